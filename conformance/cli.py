@@ -133,7 +133,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
         raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
     outputs = {name: given.pop(name.replace("-", "_")) for name in _OUTPUTS}
     # The worker of the first target imports it while this process imports the modules for reports and options.
-    limit = time_limit(given["timeout"], quick=given["quick"])
+    limit = time_limit(given["timeout"], quick=given["quick"], sizes=given["sizes"] is not None)
     first = Workers(targets[0], given["framework"], given["device"], limit, save)
     try:
         status = _run(first, targets, outputs, given, verbose)

@@ -1,6 +1,7 @@
 """The options of a run, and those of them that can be typed."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ MAX_STEPS = 1031
 TIMEOUT = 180.0
 """Seconds. The slowest case of torch_impl, its first compiled call, took 60 s on two cores shared by eight jobs."""
 QUICK_TIMEOUT = 30.0
+SIZES_TIMEOUT = 3600.0
 LONGEST_SECONDS = 100_000.0
 """Seconds above which a time limit is refused; the system calls that wait take no more than 24 days."""
 QUICK_EXAMPLES = 8
@@ -26,9 +28,13 @@ INTERPRETERS = {"triton": "TRITON_INTERPRET", "pallas": "GATESPEC_PALLAS_INTERPR
 """The environment variable that runs the kernels of a backend under its interpreter."""
 
 
-def time_limit(timeout: float | None, *, quick: bool) -> float:
-    """The seconds that one case may take, if ``timeout`` was given and if not."""
-    return timeout or (QUICK_TIMEOUT if quick else TIMEOUT)
+def time_limit(timeout: float | None, *, quick: bool, sizes: bool = False) -> float:
+    """The seconds that one case may take, if ``timeout`` was given and if not.
+
+    Args:
+        sizes: whether the sizes of calls were given, for which the oracle may take minutes.
+    """
+    return timeout or (SIZES_TIMEOUT if sizes else QUICK_TIMEOUT if quick else TIMEOUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,7 @@ class RunOptions:
             declare themselves gatespec's own must.
         promises: what callers of the target must keep to; cases are drawn within it (`conformance.features.promises`).
         quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences.
+        sizes: sizes of the calls, by their letters; laws are then tried on calls of these sizes alone.
         thorough: whether breaks and causes are looked for in a quick run as in any other, because a file of them is to
             be written or read.
         known: failures that do not count (`conformance.judge.expectations.Known`).
@@ -72,6 +79,7 @@ class RunOptions:
     jobs: int | None = None
     strict: bool = False
     quick: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
     thorough: bool = False
     known: tuple[Any, ...] = ()
     failures: Path | None = None
@@ -128,11 +136,12 @@ _EXAMPLES = (
     f"{INTERPRETED_EXAMPLES} under a kernel interpreter]"
 )
 _STEPS = f"Length of the longest sequence.  [default: {MAX_STEPS}; {INTERPRETED_STEPS} under a kernel interpreter]"
+_SIZES = "Sizes of all calls, such as B=2,S=4096,N=16,K=128,V=256; those left out are chosen."
 _FRAMEWORK = "Framework of the target.  [default: guessed from its imports]"
 _ONLY_LAW = "Only this law: `gradient` or `mlstm.gradient`."
 _TIMEOUT = (
     "Time limit for one case; a call that takes longer is stopped and breaks its law.  "
-    f"[default: {TIMEOUT:g}; {QUICK_TIMEOUT:g} with --quick]"
+    f"[default: {TIMEOUT:g}; {QUICK_TIMEOUT:g} with --quick, {SIZES_TIMEOUT:g} with --sizes]"
 )
 _JOBS = "Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]"
 _STRICT = "Fail for laws that cannot be tried and for known failures that pass, too."
@@ -148,6 +157,7 @@ OFFERED = (
     _offered("quick", "Only values and gradients, in float32, on short sequences.", "flag"),
     _offered("examples", _EXAMPLES, "count", "N"),
     _offered("max-steps", _STEPS, "count", "S"),
+    _offered("sizes", _SIZES, metavar="TEXT", pytest=False),
     _offered("seed", "Seed of all cases.", "seed", "N", default=0),
     _offered("only", "Judge only values or only gradients.", "choice", choices=("values", "gradients")),
     _offered("timeout", _TIMEOUT, "seconds", "SECONDS"),

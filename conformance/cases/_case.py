@@ -25,6 +25,8 @@ from conformance.base.options import MAX_STEPS
 from conformance.cases._gates import ABOVE, AT_FLOOR, GATES
 
 STRATA = ("small", "chunk", "long")
+USUAL = "usual"
+"""The stratum of `conformance.cases._usual`, on which some laws are tried too; its cases are all pinned."""
 SMALL_STEPS = (0, 1, 2, 3, 5, 7)
 CHUNK_STEPS = (13, 31, 32, 33, 63, 64, 65, 97, 130)
 LONG_STEPS = MAX_STEPS
@@ -34,6 +36,8 @@ PINS = {
     "long": ("well-conditioned",),
 }
 COTANGENTS = ("dense", "output only", "state only", "one step")
+COTANGENT_SCALES = (1.0, 1e-4, 1e4, 1e6)
+"""Magnitudes of cotangents: those of a mean over many elements, and those under loss scaling."""
 SEEDS = st.integers(0, 2**16 - 1)
 
 
@@ -42,13 +46,16 @@ class Limits:
     """The limits within which a strategy draws cases; the docstring of this module explains them.
 
     Attributes:
-        stratum: one of `STRATA`.
+        stratum: one of `STRATA`, or `USUAL`.
         eager: whether a new shape is cheap; otherwise shapes come from the tables.
         dtype: the dtype of the values; some tables are shorter for some dtypes.
         max_steps: the number of steps of the longest sequence.
         layouts: the memory layouts that arrays may have.
         pin: one of `PINS`, to which the regimes of values are pinned; "" for none.
         quick: whether one row of a table is enough, and the few cases without a pin have extreme values.
+        row: of the usual sizes (`conformance.cases._usual.rows_of`), the row; None for any.
+        seed: of the usual sizes, the seed of their rows and values.
+        sizes: of the usual sizes, those that replace the ones of a row.
     """
 
     stratum: str
@@ -58,6 +65,9 @@ class Limits:
     layouts: tuple[str, ...] = ("contiguous",)
     pin: str = ""
     quick: bool = False
+    row: int | None = None
+    seed: int = 0
+    sizes: tuple[tuple[str, int], ...] = ()
 
     def steps(self) -> tuple[int, ...]:
         choice = {"small": SMALL_STEPS, "chunk": CHUNK_STEPS, "long": (min(LONG_STEPS, self.max_steps),)}[self.stratum]
@@ -85,6 +95,7 @@ class Sequences:
     S: int
     lengths: tuple[int, ...] | None
     cotangents: str
+    cotangent_scale: float
     layout: str
     seed: int
     elements: str
@@ -135,7 +146,8 @@ class Sequences:
         """The cotangents of the outputs: the first output has steps and the dtype of the values, others are states."""
         rng, output = generator(self.seed, salt), next(iter(shapes))
         raw = {name: cotangent(rng, name, shape, self.cotangents, output) for name, shape in shapes.items()}
-        raw = {name: replaced(x, self.elements) for name, x in raw.items()}
+        scale = cotangent_scale(self, dtype)
+        raw = {name: scale * replaced(x, self.elements) for name, x in raw.items()}
         if self.packed:
             raw[output] = raw[output][0]
         return {name: array(x, dtype if name == output else accumulation(dtype)) for name, x in raw.items()}
@@ -179,12 +191,18 @@ def cotangent(rng: np.random.Generator, name: str, shape: tuple[int, ...], patte
     return d
 
 
+def cotangent_scale(case: Any, dtype: str) -> float:
+    """The magnitude of a case's cotangents, as far as the dtype has room for them and for sums of them."""
+    return min(case.cotangent_scale, LARGEST[dtype] / 100)
+
+
+DENSE = {"cotangents": "dense", "cotangent_scale": 1.0}
 _HELD = {"small": (0.0, 1.0, 0.0, 0.5), "chunk": (0.3, 0.5, 0.2, 0.7), "long": (0.3, 0.5)}
 _PINNED: dict[str, dict[str, Any]] = {
-    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
-    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
+    "well-conditioned": {"gates": "ordinary", "scale": 1.0, **DENSE},
+    "small magnitude": {"gates": "small", "scale": 0.01, **DENSE, "cotangent_scale": 1e6},
     # Gates that keep a memory matter only if there is one.
-    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, "cotangents": "dense", "state": "random"},
+    "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, **DENSE, "state": "random"},
 }
 
 
@@ -209,6 +227,8 @@ def dynamic(
             no gates hold it.
         pins: the fields of pinned cases.
     """
+    if limits.stratum == USUAL:
+        return _usual(draw, limits, state)
     is_long, fields = limits.stratum == "long", {}
     if state is not None:
         states = ("random",) if limits.pin or is_long else ("random", "random", "random", "empty")
@@ -216,11 +236,25 @@ def dynamic(
     fields["gates"] = draw(st.sampled_from(long if is_long else quick if limits.quick else regimes))
     if state is not None:
         fields["held"] = draw(st.sampled_from(_HELD[limits.stratum]))
-    fields["scale"] = draw(st.sampled_from((1.0, 1.0, 0.01, largest)))
+    fields["scale"] = draw(st.sampled_from((1.0, 1.0, 1.0, 0.01, 1e-3, largest, largest, 1e3)))
     fields["cotangents"] = draw(st.sampled_from(COTANGENTS))
+    fields["cotangent_scale"] = draw(st.sampled_from((1.0, *COTANGENT_SCALES)))
     fields["layout"] = draw(st.sampled_from(limits.layouts))
     fields["seed"] = draw(SEEDS)
     return {**fields, **pins.get(limits.pin, {})}
+
+
+def _usual(draw: Any, limits: Limits, state: bool | None) -> dict[str, Any]:
+    """The same for usual sizes: gates that keep a memory for a few steps and for many, in turn."""
+    row = draw(st.integers(0, 7)) if limits.row is None else limits.row
+    given = {} if state is None else {"state": "random" if state else "none"}
+    return {
+        **given,
+        "gates": ("ordinary", "remembering")[row % 2],
+        "cotangent_scale": COTANGENT_SCALES[row % len(COTANGENT_SCALES)],
+        "layout": limits.layouts[row % len(limits.layouts)],
+        "seed": limits.seed + row,
+    }
 
 
 def rows(table: Mapping[str, tuple], limits: Limits) -> st.SearchStrategy:
@@ -236,12 +270,15 @@ def lengths_of(draw: Any, B: int, T: int, limits: Limits) -> tuple[int, ...]:
     """``B`` lengths with sum ``T``, often with empty sequences, from cut points that shrink to 0.
 
     For a pinned case, which is the simplest one, they are as equal as possible: if one sequence held all tokens,
-    nothing could be learnt about the others.
+    nothing could be learnt about the others. Of three or more sequences the second is empty unless gates and values are
+    the simplest, too.
     """
     if B == 0:
         return ()
     if limits.pin:
-        return tuple((T * (b + 1)) // B - (T * b) // B for b in range(B))
+        full = B if B < 3 or limits.pin == "well-conditioned" else B - 1
+        equal = [(T * (b + 1)) // full - (T * b) // full for b in range(full)]
+        return tuple(equal if full == B else [equal[0], 0, *equal[1:]])
     cuts = sorted(draw(st.lists(st.integers(0, T), min_size=B - 1, max_size=B - 1)))
     if B >= 3 and draw(st.booleans()):
         cuts[-1] = cuts[-2]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from conformance.base.dtypes import Array
 from conformance.cases._case import (
     AS_DRAWN,
+    DENSE,
     LONG_STEPS,
+    USUAL,
     Limits,
     Sequences,
     dynamic,
@@ -21,6 +23,8 @@ from conformance.cases._case import (
     rows,
 )
 from conformance.cases._gates import MODERATE, moderate
+from conformance.cases._usual import GRU_SIZES, PACKED_GRU_SIZES
+from conformance.cases._usual import lengths_of as usual_lengths
 
 GRU_OPTIONS = {"clipping": "gradient_clipping", "reset_after": "reset_after"}
 """The fields of a case that hold an option on which the result depends; None or False omits it."""
@@ -45,7 +49,7 @@ class GRUCase(Sequences):
         scale: magnitude of inputs and weights.
         clipping: the call's gradient clipping.
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
-        cotangents: a pattern of `COTANGENTS`.
+        cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements.
         removed: properties that were removed from the preactivations of the forget and the reset gate.
         reset_after: whether the reset gate is applied after the recurrent product.
         bias: whether a recurrent bias is given, if it is.
@@ -63,6 +67,7 @@ class GRUCase(Sequences):
     clipping: float | None = None
     room: int | None = None
     cotangents: str = "dense"
+    cotangent_scale: float = 1.0
     cut: float = 0.5
     layout: str = "contiguous"
     removed: tuple[str, ...] = ()
@@ -156,9 +161,9 @@ _PACKED_GRU_TABLE = {
 
 
 _PINS: dict[str, dict[str, Any]] = {
-    "well-conditioned": {"gates": "ordinary", "scale": 1.0, "cotangents": "dense"},
-    "small magnitude": {"gates": "small", "scale": 0.01, "cotangents": "dense"},
-    "held": {"gates": "remembering", "scale": 1.0, "cotangents": "dense"},
+    "well-conditioned": {"gates": "ordinary", "scale": 1.0, **DENSE},
+    "small magnitude": {"gates": "small", "scale": 0.01, **DENSE, "cotangent_scale": 1e6},
+    "held": {"gates": "remembering", "scale": 1.0, **DENSE},
 }
 
 
@@ -174,12 +179,21 @@ def _dynamic(limits: Limits) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def _heads(of: dict[str, Any]) -> tuple[int, int, int, int, int, int]:
+    """The head counts of usual sizes: those of a row, or all equal to a number that was asked for."""
+    N = of.get("N")
+    return of["heads"] if N is None else (N, N, N, N, N, N)
+
+
 @st.composite
 def gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
-    if limits.eager:
+    if limits.stratum == USUAL:
+        of = draw(GRU_SIZES.drawn(limits))
+        B, S, H, heads, state, clipping = of["B"], limited(of["S"], limits), of["H"], _heads(of), True, None
+    elif limits.eager:
         B = 1 if limits.stratum == "long" else draw(st.sampled_from((2, 3) if limits.pin else (2, 1, 3, 0)))
         S, H = draw(st.sampled_from(limits.steps())), draw(st.sampled_from((3, 1, 2, 5)))
-        heads, state = draw(st.sampled_from(HEADS)), draw(st.booleans())
+        heads, state = draw(st.sampled_from(HEADS)), bool(limits.pin) or draw(st.booleans())
         clipping = draw(st.sampled_from((None, 0.1, -0.5, 2.0)))
     else:
         B, S, H, heads, state, clipping = draw(rows(_GRU_TABLE, limits))
@@ -190,20 +204,27 @@ def gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
 
 @st.composite
 def packed_gru(draw: Any, limits: Limits, **fixed: Any) -> GRUCase:
-    if limits.eager:
+    if limits.stratum == USUAL:
+        of = draw(PACKED_GRU_SIZES.drawn(limits))
+        B, H, heads, state, clipping = of["B"], of["H"], _heads(of), True, None
+        lengths = usual_lengths(B, limited(of["S"], limits))
+    elif limits.eager:
         B = draw(st.sampled_from((3, 2) if limits.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(limits.steps()))
-        H, heads, state = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS)), draw(st.booleans())
-        clipping = draw(st.sampled_from((None, 0.1)))
+        H, heads = draw(st.sampled_from((3, 1, 2))), draw(st.sampled_from(HEADS))
+        state, clipping = bool(limits.pin) or draw(st.booleans()), draw(st.sampled_from((None, 0.1)))
+        lengths = lengths_of(draw, B, T, limits)
     else:
         B, T, H, heads, clipping = draw(rows(_PACKED_GRU_TABLE, limits))
-        T, state = limited(T, limits), True
-    lengths, dynamic = lengths_of(draw, B, T, limits), draw(_dynamic(limits))
+        lengths, state = lengths_of(draw, B, limited(T, limits), limits), True
+    dynamic = draw(_dynamic(limits))
     case = GRUCase(B, 0, H, heads, lengths=lengths, state=state, clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
 
 def halved_gru(limits: Limits) -> st.SearchStrategy:
-    """Cases whose halves have the shape of a row."""
+    """Cases whose halves have the shape of a row; of usual sizes, any."""
+    if limits.stratum == USUAL:
+        return gru(limits)
     whole = gru(limits).filter(lambda case: case.heads == HEADS[0])
     return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))

@@ -13,6 +13,7 @@ from conformance.base.dtypes import HALF, Array
 from conformance.cases._case import (
     AS_DRAWN,
     LONG_STEPS,
+    USUAL,
     Limits,
     Sequences,
     dynamic,
@@ -34,6 +35,8 @@ from conformance.cases._gates import (
     normaliser,
     scale_of_queries,
 )
+from conformance.cases._usual import LARGE, MLSTM_SIZES, PACKED_MLSTM_SIZES, Sizes
+from conformance.cases._usual import lengths_of as usual_lengths
 
 
 @register()
@@ -48,11 +51,13 @@ class MLSTMCase(Sequences):
         gates: a regime of `GATES`.
         held: share of a sequence before the regime starts; until then the gates keep the initial memory.
         scale: magnitude of k and v, and of q if it is small.
-        cotangents: a pattern of `COTANGENTS`.
+        cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements.
         chunk_size, eps: the options of the call.
         return_state: whether the final state is returned; without it only h has a cotangent.
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         wide_gates: whether gates are float32 while values have a 16-bit dtype.
+        distinct: the number of heads that differ, the others being copies of them; None if all differ. A large call
+            then takes the oracle less time.
         cut: the position at which laws cut a sequence, as a share of S.
         layout: the memory layout of every array.
         removed: properties that were removed from the arrays (`conformance.cases._gates.REMOVABLE`).
@@ -71,10 +76,12 @@ class MLSTMCase(Sequences):
     held: float = 0.0
     scale: float = 1.0
     cotangents: str = "dense"
+    cotangent_scale: float = 1.0
     chunk_size: int | None = None
     eps: float = 0.0
     room: int | None = None
     wide_gates: bool = False
+    distinct: int | None = None
     cut: float = 0.5
     layout: str = "contiguous"
     removed: tuple[str, ...] = ()
@@ -130,6 +137,7 @@ class MLSTMCase(Sequences):
             state = {"C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.full((B, N), -np.inf)}
         if ABOVE in self.removed or AT_FLOOR in self.removed:
             raw["q"] = raw["q"] * scale_of_queries(*self.normaliser({**raw, **state}), self.removed)[..., None]
+        raw, state = self._repeated(raw, 2), self._repeated(state, 1)
         if self.lengths is not None:
             raw = {name: x[0] for name, x in raw.items()}
         return self.as_arrays(raw, state, dtype, "float32" if self.wide_gates and dtype in HALF else None)
@@ -154,7 +162,21 @@ class MLSTMCase(Sequences):
         B, N, K, V = self.sequences, self.N, self.K, self.V
         shapes = {"h": (*self.tokens, N, V), "C": (B, N, K, V), "n": (B, N, K), "m": (B, N)}
         drawn = self.drawn_cotangents(2, dtype, shapes)
+        if self.distinct is not None:
+            axes = {name: (x.values.ndim - 2 if name == "h" else 1) for name, x in drawn.items()}
+            drawn = {name: replace(x, values=x.values.take(self._copied, axes[name])) for name, x in drawn.items()}
         return drawn if self.return_state else {"h": drawn["h"]}
+
+    def _repeated(self, arrays: dict[str, np.ndarray], axis: int) -> dict[str, np.ndarray]:
+        return arrays if self.distinct is None else {name: x.take(self._copied, axis) for name, x in arrays.items()}
+
+    @property
+    def _copied(self) -> np.ndarray:
+        """For each head the one that it is a copy of, in no regular order: its neighbours are not alike."""
+        assert self.distinct is not None
+        copied = generator(self.seed, 7).integers(0, self.distinct, self.N)
+        copied[: self.distinct] = np.arange(min(self.distinct, self.N))
+        return copied
 
 
 def _lengths_of_queries(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -186,6 +208,10 @@ def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
     return dynamic(limits, state=state, quick=("resets", "changing", "extreme"), largest=4.0)
 
 
+def _usual_options(of: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+    return {"chunk_size": of["chunk_size"], "distinct": 2 if sizes.work(of) > LARGE else None}
+
+
 @st.composite
 def mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     """A dense mLSTM call; ``fixed`` pins fields.
@@ -193,7 +219,12 @@ def mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     What gatespec's contract alone allows (float32 gates over 16-bit values, ``max_seqlen``) is drawn by the laws that
     are about it.
     """
-    if limits.eager:
+    options: dict[str, Any] = {}
+    if limits.stratum == USUAL:
+        of = draw(MLSTM_SIZES.drawn(limits))
+        B, S, N, K, V = of["B"], limited(of["S"], limits), of["N"], of["K"], of["V"]
+        state, options = True, _usual_options(of, MLSTM_SIZES)
+    elif limits.eager:
         if limits.stratum == "long":
             B, N, K, V = 1, draw(st.sampled_from((2, 1))), draw(st.sampled_from((4, 7))), draw(st.sampled_from((3, 5)))
         else:
@@ -203,18 +234,23 @@ def mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
             K = draw(st.sampled_from((5, 3) if limits.pin else (1, 3, 5, 8, 17)))
             V = draw(st.sampled_from((2, 5) if limits.pin else (1, 2, 5, 11)))
         S, state = draw(st.sampled_from(limits.steps())), draw(st.sampled_from((False, True, True)))
-        eps = draw(st.sampled_from(_EPS))
+        drawn = draw(st.sampled_from(_EPS))
+        options["eps"] = _EPS[-1] if limits.pin == "small magnitude" else drawn
     else:
-        B, S, N, K, V, state, eps = draw(rows(_MLSTM_TABLE, limits))
+        B, S, N, K, V, state, options["eps"] = draw(rows(_MLSTM_TABLE, limits))
         S = limited(S, limits)
-    case = MLSTMCase(B, S, N, K, V, eps=eps, **draw(_dynamic(limits, state)))
+    case = MLSTMCase(B, S, N, K, V, **options, **draw(_dynamic(limits, state)))
     return replace(case, **fixed)
 
 
 @st.composite
 def packed_mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
     """A packed mLSTM call, with empty sequences."""
-    if limits.eager:
+    if limits.stratum == USUAL:
+        of = draw(PACKED_MLSTM_SIZES.drawn(limits))
+        B, N, K, V, state, options = of["B"], of["N"], of["K"], of["V"], True, _usual_options(of, PACKED_MLSTM_SIZES)
+        lengths = usual_lengths(B, limited(of["S"], limits))
+    elif limits.eager:
         B = draw(st.sampled_from((3, 2) if limits.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(limits.steps()))
         N, K = draw(st.sampled_from((1, 2))), draw(st.sampled_from((3, 8) if limits.pin else (1, 3, 8)))
@@ -224,11 +260,12 @@ def packed_mlstm(draw: Any, limits: Limits, **fixed: Any) -> MLSTMCase:
             "eps": draw(st.sampled_from(_EPS)),
             "chunk_size": draw(st.sampled_from((None, None, 1, 7, 16))) if limits.stratum != "long" else None,
         }
+        lengths = lengths_of(draw, B, T, limits)
     else:
         B, T, N, K, V, eps = draw(rows(_PACKED_TABLE, limits))
         T, state, options = limited(T, limits), True, {"eps": eps}
-    dynamic = draw(_dynamic(limits, state))
-    case = MLSTMCase(B, 0, N, K, V, lengths=lengths_of(draw, B, T, limits), **options, **dynamic)
+        lengths = lengths_of(draw, B, T, limits)
+    case = MLSTMCase(B, 0, N, K, V, lengths=lengths, **options, **draw(_dynamic(limits, state)))
     return replace(case, **fixed)
 
 
@@ -256,8 +293,8 @@ _LONGEST_CHUNKS = {"small": 8, "chunk": 140, "long": 1100}
 
 def chunk_sizes(limits: Limits) -> st.SearchStrategy:
     """Chunk sizes that divide the number of steps or do not, and some above it."""
-    usual = _CHUNK_SIZES[limits.stratum]
-    return st.one_of(st.sampled_from(usual), st.integers(usual[0], _LONGEST_CHUNKS[limits.stratum]))
+    common = _CHUNK_SIZES[limits.stratum]
+    return st.one_of(st.sampled_from(common), st.integers(common[0], _LONGEST_CHUNKS[limits.stratum]))
 
 
 def some_in_chunks(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[[Limits], st.SearchStrategy]:
@@ -295,7 +332,13 @@ def sharded_mlstm(draw: Any, limits: Limits) -> MLSTMCase:
 
 
 def halved_mlstm(limits: Limits) -> st.SearchStrategy:
-    """Cases whose halves have the shape of a row; the small ones may also be cut after one step or before the last."""
+    """Cases whose halves have the shape of a row; the small ones may also be cut after one step or before the last.
+
+    Of usual sizes, any.
+    """
+
+    if limits.stratum == USUAL:
+        return mlstm(limits)
 
     def cut(case: MLSTMCase, place: int) -> MLSTMCase:
         one, several = (1, case.S) if place == 1 else (case.S, 1)

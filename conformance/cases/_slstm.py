@@ -12,6 +12,7 @@ from conformance.base.dtypes import Array
 from conformance.cases._case import (
     AS_DRAWN,
     LONG_STEPS,
+    USUAL,
     Limits,
     Sequences,
     dynamic,
@@ -22,6 +23,8 @@ from conformance.cases._case import (
     rows,
 )
 from conformance.cases._gates import gates, hold, moderate, moderate_gates
+from conformance.cases._usual import PACKED_SLSTM_SIZES, SLSTM_SIZES
+from conformance.cases._usual import lengths_of as usual_lengths
 
 SLSTM_WEIGHTS = ("weight_z", "weight_i", "weight_f", "weight_o")
 EXPONENTIAL_SHIFT = 2.0
@@ -43,7 +46,8 @@ class SLSTMCase(Sequences):
         scale: magnitude of z and o, and of weights if it is small.
         forget_gate: None for the default, or the option of the call.
         clipping: the call's gradient clipping.
-        cotangents: a pattern of `COTANGENTS`. The cotangent of a final m of −∞ is 0, because nothing attains it.
+        cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements. The cotangent of a
+            final m of −∞ is 0, because nothing attains it.
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
         cut: the position at which laws cut a sequence, as a share of S.
         layout: the memory layout of every array.
@@ -65,6 +69,7 @@ class SLSTMCase(Sequences):
     forget_gate: str | None = None
     clipping: float | None = None
     cotangents: str = "dense"
+    cotangent_scale: float = 1.0
     room: int | None = None
     cut: float = 0.5
     layout: str = "contiguous"
@@ -168,6 +173,7 @@ _PACKED_SLSTM_TABLE = {
     "chunk": ((3, 150, 1, 3, None),),
     "long": ((3, LONG_STEPS, 1, 3, None),),
 }
+_PINNED_FORGET_GATES = {"well-conditioned": None, "small magnitude": "sigmoid", "held": "exp"}
 NO_SLSTM_CLIPPING: dict[str, Any] = {"clipping": None}
 
 
@@ -178,14 +184,19 @@ def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
 @st.composite
 def slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
     """A dense sLSTM call; ``fixed`` pins fields."""
-    if limits.eager:
+    if limits.stratum == USUAL:
+        of = draw(SLSTM_SIZES.drawn(limits))
+        B, S, N, H, state, clipping = of["B"], limited(of["S"], limits), of["N"], of["H"], True, None
+        forget_gate = (None, "exp")[(limits.row or 0) % 2]
+    elif limits.eager:
         B = 1 if limits.stratum == "long" else draw(st.sampled_from((2, 3) if limits.pin else (2, 1, 3, 0)))
         S, N = draw(st.sampled_from(limits.steps())), draw(st.sampled_from((2, 1, 3)))
         H, state = (
             draw(st.sampled_from((3, 2, 5) if limits.pin else (3, 1, 2, 5))),
             draw(st.sampled_from((False, True, True))),
         )
-        forget_gate = draw(st.sampled_from((None, None, "sigmoid", "exp")))
+        drawn = draw(st.sampled_from((None, None, "sigmoid", "exp")))
+        forget_gate = _PINNED_FORGET_GATES[limits.pin] if limits.pin else drawn
         clipping = draw(st.sampled_from((None, None, 0.1, -0.5)))
     else:
         B, S, N, H, state, forget_gate, clipping = draw(rows(_SLSTM_TABLE, limits))
@@ -198,21 +209,29 @@ def slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
 @st.composite
 def packed_slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
     """A packed sLSTM call, with empty sequences."""
-    if limits.eager:
+    if limits.stratum == USUAL:
+        of = draw(PACKED_SLSTM_SIZES.drawn(limits))
+        B, N, H, state, forget_gate, clipping = of["B"], of["N"], of["H"], True, None, None
+        lengths = usual_lengths(B, limited(of["S"], limits))
+    elif limits.eager:
         B = draw(st.sampled_from((3, 2) if limits.pin else (3, 1, 2, 5, 0)))
         T = 0 if B == 0 else draw(st.sampled_from(limits.steps()))
         N, H = draw(st.sampled_from((1, 2))), draw(st.sampled_from((3, 1, 2)))
         state = draw(st.sampled_from((False, True, True)))
         forget_gate, clipping = draw(st.sampled_from((None, None, "exp"))), draw(st.sampled_from((None, None, 0.1)))
+        lengths = lengths_of(draw, B, T, limits)
     else:
         B, T, N, H, forget_gate = draw(rows(_PACKED_SLSTM_TABLE, limits))
         T, state, clipping = limited(T, limits), True, None
-    lengths, dynamic = lengths_of(draw, B, T, limits), draw(_dynamic(limits, state))
+        lengths = lengths_of(draw, B, T, limits)
+    dynamic = draw(_dynamic(limits, state))
     case = SLSTMCase(B, 0, N, H, lengths=lengths, forget_gate=forget_gate, clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
 
 def halved_slstm(limits: Limits) -> st.SearchStrategy:
-    """Cases whose halves have the shape of a row."""
+    """Cases whose halves have the shape of a row; of usual sizes, any."""
+    if limits.stratum == USUAL:
+        return slstm(limits)
     whole = slstm(limits).filter(lambda case: case.state != "none" and case.S > 1)
     return whole.map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))

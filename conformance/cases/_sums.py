@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from conformance.base.dtypes import Array, array
 from conformance.cases._case import (
     AS_DRAWN,
+    COTANGENT_SCALES,
     LONG_STEPS,
     SEEDS,
+    USUAL,
     Limits,
+    cotangent_scale,
     generator,
     limited,
     register,
@@ -20,6 +23,7 @@ from conformance.cases._case import (
     rows,
     words,
 )
+from conformance.cases._usual import DECAY_SIZES, SCAN_SIZES, Sizes
 
 
 @register()
@@ -34,6 +38,7 @@ class SumCase:
             for gates also ``resets`` (including −∞) and ``extreme``.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
         masked_cotangents: whether elements of D̃ that are −∞ have cotangents.
+        cotangent_scale: the magnitude of the cotangents.
     """
 
     lead: tuple[int, ...]
@@ -43,6 +48,7 @@ class SumCase:
     seed: int = 0
     elements: str = AS_DRAWN
     masked_cotangents: bool = True
+    cotangent_scale: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -88,7 +94,8 @@ class SumCase:
 
     def cotangent(self, dtype: str, *, square: bool) -> dict[str, Array]:
         shape = (*self.lead, self.S, self.S) if square else (*self.lead, self.S)
-        return {"y": array(replaced(generator(self.seed, 11).normal(size=shape), self.elements), dtype)}
+        drawn = replaced(generator(self.seed, 11).normal(size=shape), self.elements)
+        return {"y": array(cotangent_scale(self, dtype) * drawn, dtype)}
 
     def _array(self, x: np.ndarray, dtype: str) -> Array:
         return array(replaced(x, self.elements), dtype, self.layout)
@@ -103,8 +110,17 @@ _SUM_TABLE = {
 
 @st.composite
 def sums(
-    draw: Any, limits: Limits, values: tuple[str, ...] = ("ordinary", "small", "same sign", "wide"), **fixed: Any
+    draw: Any,
+    limits: Limits,
+    values: tuple[str, ...] = ("ordinary", "small", "same sign", "wide"),
+    sizes: Sizes = SCAN_SIZES,
+    **fixed: Any,
 ) -> SumCase:
+    if limits.stratum == USUAL:
+        of, number = draw(sizes.drawn(limits)), draw(st.integers(0, 7)) if limits.row is None else limits.row
+        scale = COTANGENT_SCALES[number % len(COTANGENT_SCALES)]
+        case = SumCase(of["lead"], limited(of["S"], limits), seed=limits.seed + number, cotangent_scale=scale)
+        return replace(case, **fixed)
     if limits.eager:
         leads = ((2,), (), (2, 3), (1, 1, 2), *(() if limits.pin else ((0,),)))
         lead = draw(st.sampled_from(leads)) if limits.stratum != "long" else (2,)
@@ -115,11 +131,13 @@ def sums(
         S = limited(S, limits)
     # The pins have the first two.
     layout, value = draw(st.sampled_from(limits.layouts)), draw(st.sampled_from(values[2:] if limits.quick else values))
-    return replace(SumCase(lead, S, _PINS[limits.pin] if limits.pin else value, layout, draw(SEEDS)), **fixed)
+    scale = 1.0 if limits.pin else draw(st.sampled_from(COTANGENT_SCALES))
+    case = SumCase(lead, S, _PINS[limits.pin] if limits.pin else value, layout, draw(SEEDS), cotangent_scale=scale)
+    return replace(case, **fixed)
 
 
 _PINS = {"well-conditioned": "ordinary", "small magnitude": "small", "held": "same sign"}
 
 
 def gate_sums(limits: Limits) -> st.SearchStrategy:
-    return sums(limits, ("ordinary", "small", "resets", "wide", "extreme"))
+    return sums(limits, ("ordinary", "small", "resets", "wide", "extreme"), DECAY_SIZES)

@@ -113,7 +113,8 @@ class Matrix:
 
         Each new shape takes time: XLA compiles for it, an interpreter runs through it.
         """
-        added = [each for each in self._features if each.of_sizes and not each.present(plain)]
+        sizes = [each for each in self._features if each.of_sizes and not each.large]
+        added = [each for each in sizes if not each.present(plain)]
         added = [each for each in added if each.name not in outside]
         case = plain
         for feature in added:

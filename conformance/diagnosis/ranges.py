@@ -11,7 +11,7 @@ import numpy as np
 from conformance.base.dtypes import Array
 from conformance.cases import as_drawn
 from conformance.diagnosis.experiments import OTHER_SEEDS, Experiments, Happens, reseeded
-from conformance.features.calls import with_lengths
+from conformance.features.calls import with_heads, with_lengths, with_sequences
 from conformance.features.feature import Feature
 from conformance.formulas.judged import WRONG, Judged
 
@@ -69,10 +69,11 @@ def ranges_of(
     found = []
     # Of longer sequences more gates are drawn: whether one of them is large enough says nothing about the length.
     by_gates = any(feature.of_values for feature in features)
-    for letter, resized in () if by_gates else _sizes(case):
-        covered = tuple(each.name for each in experiments.features if letter in each.letters and each.name in needed)
+    for size in () if by_gates else _sizes(case):
+        about = [each for each in experiments.features if each.name in needed and size.letter in each.letters]
+        covered = tuple(each.name for each in about if size.alone or len(each.letters) == 1)
         if covered:
-            found.append(_of_size(experiments, case, letter, resized, happens, covered))
+            found.append(_of_size(experiments, case, size, happens, covered))
     for name, about in GATES.items():
         covered = tuple(each for each in about if each in needed)
         if covered and small.call is not None and name in small.call.arrays:
@@ -80,29 +81,52 @@ def ranges_of(
     return tuple(each for each in found if each is not None)
 
 
-def _sizes(case: Any) -> list[tuple[str, Callable[[int], Any]]]:
-    """The sizes of a case that features are about, each with the case of another size."""
+@dataclass(frozen=True)
+class _Size:
+    """A size of a case.
+
+    Attributes:
+        letter, at: its name and its value.
+        resized: returns the case of another size.
+        alone: whether what features say of it and another size can be said of it alone.
+    """
+
+    letter: str
+    at: int
+    resized: Callable[[int], Any]
+    alone: bool = True
+
+
+def _sizes(case: Any) -> list[_Size]:
+    """The sizes of a case that features are about."""
     inner = getattr(case, "inner", case)
 
-    def rewrapped(own: Any) -> Any:
-        return replace(case, inner=own) if inner is not case else own
+    def size(letter: str, change: Callable[[Any, int], Any], at: int | None = None, alone: bool = True) -> _Size:
+        def resized(n: int) -> Any:
+            own = change(inner, n)
+            return replace(case, inner=own) if inner is not case else own
 
-    alike = "" if getattr(inner, "K", None) != getattr(inner, "V", None) else "KV"
-    sizes = [(letter, lambda n, x=letter: rewrapped(replace(inner, **{x: n}))) for letter in f"{alike}H"]
-    sizes = [(letter, change) for letter, change in sizes if hasattr(inner, letter)]
-    return [("S", lambda n: rewrapped(with_lengths(inner, lambda _: n))), *sizes] if hasattr(inner, "S") else sizes
+        return _Size(letter, getattr(inner, letter) if at is None else at, resized, alone)
+
+    def with_field(letter: str) -> Callable[[Any, int], Any]:
+        return lambda case, n: replace(case, **{letter: n})
+
+    alike = getattr(inner, "K", None) == getattr(inner, "V", None)
+    found = [size("S", lambda case, n: with_lengths(case, lambda _: n), case.steps)] if hasattr(inner, "S") else []
+    if hasattr(inner, "B"):
+        found += [size("B", with_sequences, inner.sequences), size("N", with_heads)]
+    found += [
+        size(letter, with_field(letter), alone=alike or letter == "H") for letter in "KVH" if hasattr(inner, letter)
+    ]
+    if getattr(inner, "chunk_size", None) is not None:
+        found.append(size("chunk_size", with_field("chunk_size")))
+    return found
 
 
 def _of_size(
-    experiments: Experiments,
-    case: Any,
-    letter: str,
-    resized: Callable[[int], Any],
-    happens: Happens,
-    covered: tuple[str, ...],
+    experiments: Experiments, case: Any, size: _Size, happens: Happens, covered: tuple[str, ...]
 ) -> Range | None:
-    inner = getattr(case, "inner", case)
-    at = case.steps if letter == "S" else getattr(inner, letter)
+    letter, at, resized = size.letter, size.at, size.resized
     known: dict[int, bool] = {}
 
     def shows(size: int) -> bool:
@@ -128,7 +152,7 @@ def _of_size(
     if first:
         above = sizes[first] - 1
         above -= above % factor if factor and above - above % factor >= sizes[first - 1] else 0
-    if factor is None and (above is None or letter != "S"):
+    if factor is None and (above is None or (letter in "BN" and above == 1)):
         return None
     if not always(at, sizes[first - 1] if first else (at // (factor or 1) + 1) * (factor or 1)):
         return None

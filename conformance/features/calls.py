@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import Any
 
 from conformance.features.feature import Feature, of_field
@@ -64,7 +65,7 @@ def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = 
         added=lambda case: with_lengths(case, lambda S: longer(S, of(case))),
         implies=wider,
         of_sizes=True,
-        letters="S",
+        letters=("S",),
     )
 
 
@@ -79,7 +80,7 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
         without=lambda case: with_lengths(case, lambda S: S if S <= block(case) else S % block(case) or block(case)),
         added=lambda case: with_lengths(case, lambda S: S + block(case)),
         of_sizes=True,
-        letters="S",
+        letters=("S",),
     )
 
 
@@ -92,6 +93,21 @@ BLOCKS = (
     not_multiple(BLOCK),
     several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
 )
+
+
+def with_heads(case: Any, N: int) -> Any:
+    """The case with another number of heads; a head that serves several of the GRU's serves all."""
+    if not hasattr(case, "heads"):
+        return replace(case, N=N)
+    return replace(case, heads=tuple(N if each == case.N else 1 for each in case.heads))
+
+
+def with_sequences(case: Any, B: int) -> Any:
+    """The case with another number of sequences; packed ones have the lengths of its own, in turn."""
+    if getattr(case, "lengths", None) is None:
+        return replace(case, B=B)
+    return replace(case, B=B, lengths=tuple(islice(cycle(case.lengths), B)))
+
 
 NO_STEPS = Feature(
     name="S = 0",
@@ -121,7 +137,7 @@ SEVERAL_STEPS = Feature(
     present=lambda case: case.steps > 1,
     without=lambda case: with_lengths(case, lambda S: min(S, 1)),
     added=lambda case: with_lengths(case, lambda S: max(S, 2)),
-    letters="S",
+    letters=("S",),
 )
 
 SEVERAL_SEQUENCES = Feature(
@@ -132,6 +148,7 @@ SEVERAL_SEQUENCES = Feature(
     without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
     added=lambda case: replace(case, B=max(case.B, 2)),
     of_sizes=True,
+    letters=("B",),
 )
 
 SEVERAL_HEADS = Feature(
@@ -142,6 +159,7 @@ SEVERAL_HEADS = Feature(
     without=lambda case: replace(case, N=1),
     added=lambda case: replace(case, N=max(case.N, 2)),
     of_sizes=True,
+    letters=("N",),
 )
 
 STATE_COTANGENTS = of_field(
@@ -164,6 +182,11 @@ def initial_state(none: Any, some: Any) -> Feature:
         sentence="the call is given an initial state",
         phrase="where a call has an initial state",
     )
+
+
+SCALED_COTANGENTS = of_field(
+    "cotangent_scale", 1.0, 1e6, name="scaled cotangents", sentence="cotangents are far from 1 in magnitude"
+)
 
 
 def scaled(arrays: str, scale: float) -> Feature:
@@ -214,5 +237,33 @@ UNEVEN_HEAD_DIMS = Feature(
     without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
     added=lambda case: replace(case, H=5),
     of_sizes=True,
-    letters="H",
+    letters=("H",),
 )
+
+
+def above(letter: str) -> tuple[Feature, ...]:
+    """The features that a number of features or units is above the sizes of tiles, the widest first."""
+
+    def beyond(limit: int, wider: tuple[str, ...]) -> Feature:
+        return Feature(
+            name=f"{letter} above {limit}",
+            promise=f"{letter} <= {limit}",
+            sentence=f"{letter} is above {limit}",
+            phrase=f"where {letter} > {limit}",
+            present=lambda case: getattr(case, letter) > limit,
+            without=lambda case: replace(case, **{letter: min(getattr(case, letter), limit)}),
+            added=lambda case: replace(case, **{letter: 2 * limit}),
+            implies=wider,
+            of_sizes=True,
+            large=True,
+            letters=(letter,),
+        )
+
+    names = [f"{letter} above {limit}" for limit in TILES]
+    return tuple(beyond(limit, tuple(names[:number])) for number, limit in enumerate(TILES))
+
+
+TILES = (16, 64, 128)
+"""Numbers of features that kernels process at a time."""
+
+LARGE_H = above("H")

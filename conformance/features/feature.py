@@ -32,7 +32,9 @@ class Feature:
         implies: names of wider features, which every case with this one has.
         of_sizes: whether it concerns the sizes of arrays alone, so that one call can have all such features at once.
         of_values: whether it concerns the values of gates, or what follows from them.
-        letters: the sizes that it concerns if they are numbers beyond a limit, or no multiples: ``S``, or ``KV``.
+        large: whether it concerns sizes beyond small ones, so that a call with several of such features takes long.
+        letters: the sizes that it concerns if they are numbers beyond a limit, or no multiples: ``S``, or ``K`` and
+            ``V``.
     """
 
     name: str
@@ -46,7 +48,8 @@ class Feature:
     implies: tuple[str, ...] = ()
     of_sizes: bool = False
     of_values: bool = False
-    letters: str = ""
+    large: bool = False
+    letters: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:

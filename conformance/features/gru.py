@@ -66,9 +66,11 @@ GRU = (
         of_sizes=True,
     ),
     calls.UNEVEN_HEAD_DIMS,
+    *calls.LARGE_H,
     *calls.PACKING,
     calls.LAYOUT,
     calls.scaled("inputs and weights", 2.0),
+    calls.SCALED_COTANGENTS,
 )
 
 

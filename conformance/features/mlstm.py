@@ -213,8 +213,10 @@ SIZES = (
         ),
         added=lambda case: replace(case, K=5, V=3),
         of_sizes=True,
-        letters="KV",
+        letters=("K", "V"),
     ),
+    *calls.above("K"),
+    *calls.above("V"),
     Feature(
         name="K differs from V",
         promise="K == V",
@@ -236,6 +238,7 @@ OPTIONS = (
         name="chunk_size",
         promise="chunk_size == None",
         sentence="chunk_size is given",
+        letters=("chunk_size",),
     ),
 )
 
@@ -252,6 +255,7 @@ ARRAYS = (
     ),
     calls.LAYOUT,
     calls.scaled("keys and values", 4.0),
+    calls.SCALED_COTANGENTS,
 )
 
 MLSTM = (

@@ -24,9 +24,11 @@ SLSTM = (
     calls.SEVERAL_SEQUENCES,
     calls.SEVERAL_HEADS,
     calls.UNEVEN_HEAD_DIMS,
+    *calls.LARGE_H,
     *calls.PACKING,
     calls.LAYOUT,
     calls.scaled("z and o", 2.0),
+    calls.SCALED_COTANGENTS,
 )
 
 SLSTM_STEP = tuple(

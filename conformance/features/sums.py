@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from conformance.cases import SumCase
-from conformance.features.calls import LAYOUT, NO_STEPS, SEVERAL_STEPS, not_multiple, several_blocks
+from conformance.features.calls import (
+    LAYOUT,
+    NO_STEPS,
+    SCALED_COTANGENTS,
+    SEVERAL_STEPS,
+    not_multiple,
+    several_blocks,
+)
 from conformance.features.feature import Feature, of_field
 
 SHARED = (
@@ -34,6 +41,7 @@ SHARED = (
         without=lambda case: replace(case, values="ordinary"),
         added=lambda case: replace(case, values="wide"),
     ),
+    SCALED_COTANGENTS,
     replace(LAYOUT, added=lambda case: replace(case, layout="strided")),
 )
 

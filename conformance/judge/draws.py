@@ -5,7 +5,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
@@ -16,10 +16,10 @@ from hypothesis.strategies import SearchStrategy
 
 from conformance.base.dtypes import HALF
 from conformance.base.options import RunOptions
-from conformance.cases import Limits, pinned
+from conformance.cases import USUAL, Limits, pinned
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
-from conformance.laws import Law
+from conformance.laws import FEW, Law
 from conformance.operations import Strategy
 
 SUPPRESSED = (
@@ -32,6 +32,15 @@ SUPPRESSED = (
 
 SAMPLE = 30
 """Number of cases that are drawn to see what all cases of a law have in common."""
+
+QUICK_ROWS = 2
+"""Number of rows of usual sizes in a quick run, under an interpreter, and of most laws where a shape is compiled."""
+
+SHORT_STEPS = 64
+"""Number of steps below which usual sizes, with at most so many steps, are left to few rows."""
+
+FREE = 40
+"""Number of cases of usual sizes among which a smaller one than that of a row is looked for."""
 
 SHARES = {"small": 0.5, "chunk": 0.4, "long": 0.1}
 """The share of each stratum among the examples of a law."""
@@ -79,13 +88,14 @@ def planned(
 
     total = sum(SHARES[stratum] for stratum in law.strata)
     draws = []
-    for stratum in _quick(law.strata, eager) if options.quick else law.strata:
+    strata = _quick(law.strata, eager) if options.quick else law.strata
+    layouts = ("contiguous", *implementation.layouts) if eager else ("contiguous",)
+    for stratum in () if options.sizes else strata:
         if stratum == "long" and options.max_steps <= 130 and len(law.strata) > 1:
             continue
         if stratum == "long" and dtype in HALF and not eager:
             continue
         count = max(1, math.ceil(options.examples * law.share * SHARES[stratum] / total - 1e-9))
-        layouts = ("contiguous", *implementation.layouts) if eager else ("contiguous",)
         limits = Limits(stratum, eager, dtype, options.max_steps, layouts, quick=options.quick)
         # The seed depends on the operation, not the law: laws that draw from the same strategy see the same cases
         # and share the oracle's answers.
@@ -99,7 +109,31 @@ def planned(
             strategy = admitted(part)
             if strategy is not None:
                 draws.append(Draw(strategy, seed, examples, pinned=bool(part.pin), shrinks_only=shrinks_only))
+    asked = {"seed": options.seed, "sizes": tuple(options.sizes.items())}
+    limits = Limits(USUAL, eager, dtype, options.max_steps, layouts, USUAL, **asked)
+    rows = usual_rows(law, dtype, implementation, options)
+    for row in (*range(rows), None) if rows else ():
+        strategy = admitted(replace(limits, row=row))
+        if strategy is not None:
+            draws.append(Draw(strategy, options.seed, 1 if row is not None else FREE, True, shrinks_only=row is None))
     return draws
+
+
+def usual_rows(law: Law, dtype: str, implementation: Implementation, options: RunOptions) -> int:
+    """The number of rows of usual sizes on which a law is tried.
+
+    All in float32, in which sizes that matter show best; in 16 bits, in a quick run and where each shape has to be
+    compiled, the first, which have the largest value of each size.
+    """
+    if not law.usual or options.sizes:
+        return min(law.usual, 1)
+    if dtype == "float64" or (implementation.upcasts and dtype != "float32"):
+        return 0
+    if options.quick or options.max_steps < SHORT_STEPS:
+        return min(law.usual, QUICK_ROWS)
+    if dtype in HALF or (law.usual <= FEW and not implementation.eager):
+        return min(law.usual, FEW if implementation.eager else QUICK_ROWS)
+    return law.usual
 
 
 @functools.lru_cache(maxsize=256)

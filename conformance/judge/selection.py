@@ -35,6 +35,7 @@ def options_of(
     promises_file: Path | None = None,
     timeout: float | None = None,
     quick: bool = False,
+    sizes: str | None = None,
     **given: Any,
 ) -> RunOptions:
     """The options of a run; those that were not given depend on the circumstances.
@@ -42,6 +43,7 @@ def options_of(
     Args:
         promises: what callers of the target must keep to.
         promises_file, known: files of promises and known failures; both are read from either.
+        sizes: ``B=2,S=4096,K=128``: the sizes of all calls; None for those that the suite chooses.
         timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
         quick, given: other fields of `RunOptions`.
 
@@ -58,8 +60,9 @@ def options_of(
     options = RunOptions(
         known=tuple(entries),
         promises=tuple(dict.fromkeys(str(promise) for promise in told)),
-        timeout=time_limit(timeout, quick=quick),
+        timeout=time_limit(timeout, quick=quick, sizes=sizes is not None),
         quick=quick,
+        sizes={} if sizes is None else _sizes(sizes),
         **given,
     )
     slow = interpreted(options.kernel_backend, options.device)
@@ -67,10 +70,31 @@ def options_of(
     options = replace(
         options,
         examples=examples or few,
-        max_steps=max_steps or (INTERPRETED_STEPS if slow else MAX_STEPS),
+        max_steps=max_steps or options.sizes.get("S") or (INTERPRETED_STEPS if slow else MAX_STEPS),
     )
     selected(options)
     return options
+
+
+SIZES = ("B", "S", "N", "K", "V", "H", "chunk_size")
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """The sizes that ``--sizes`` names.
+
+    Raises:
+        UsageError: it is not a list of known sizes, each with a number of at least 1.
+    """
+    found = {}
+    for part in text.split(","):
+        name, _, number = (each.strip() for each in part.partition("="))
+        if name not in SIZES or name in found or not number.isdigit() or not int(number):
+            raise UsageError(
+                f"--sizes {text!r}: {part.strip()!r} is not one of {', '.join(SIZES)} with a number of at least 1, "
+                "each once; give for example --sizes B=2,S=4096,N=16,K=128,V=256"
+            )
+        found[name] = int(number)
+    return found
 
 
 def interpreted(kernel_backend: str | None, device: str) -> bool:
@@ -99,8 +123,11 @@ def selected(options: RunOptions) -> list[Law]:
         if (not options.ops or law.op in options.ops)
         and (not options.laws or law.name in options.laws or law.id in options.laws)
         and (law.quick or not options.quick)
+        and (law.usual or not options.sizes)
         and not (options.only == "gradients" and (law.forward or law.rows is not None))
     ]
+    if not kept and options.sizes:
+        raise UsageError("no law that --op and --law keep is tried at chosen sizes; leave out --sizes")
     if not kept and options.quick:
         raise UsageError("no law that --op and --law keep is part of a quick run; leave out --quick")
     if not kept and options.only:
@@ -118,7 +145,7 @@ def agenda(implementation: "Implementation | TargetInfo", options: RunOptions) -
     pairs = []
     for law in selected(options):
         usual = law.usual_dtypes(implementation.eager)
-        if options.quick and not options.dtypes:
+        if (options.quick or options.sizes) and not options.dtypes:
             usual = tuple(dtype for dtype in usual if dtype == "float32")
         # A target that compiles is tried in fewer dtypes unless more are requested; a law is never tried in a dtype in
         # which it does not hold (exact eighths, compositions of calls, the text of an error).

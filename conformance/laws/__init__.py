@@ -37,6 +37,7 @@ class Law:
         cases: the strategy that draws cases; None if ``rows`` lists them.
         rows: cases that are all tried, for laws about a finite list of calls.
         strata: the sizes on which it is tried.
+        usual: the number of rows of the sizes that people use (`conformance.cases._usual`) on which it is tried too.
         dtypes: the dtypes in which it is tried by default.
         compiled_dtypes: the same for targets that compile per shape; None for all of ``dtypes``.
         needs: the public functions that it calls; empty if it calls only ``op``.
@@ -59,6 +60,7 @@ class Law:
     cases: Strategy | None = None
     rows: Callable[[], list[Any]] | None = None
     strata: tuple[str, ...] = STRATA
+    usual: int = 0
     dtypes: tuple[str, ...] = FLOATING
     compiled_dtypes: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
@@ -88,6 +90,10 @@ class Law:
 
 
 _registered: list[Law] = []
+
+EVERY, SOME, FEW = 24, 6, 4
+"""Numbers of rows of usual sizes: more than there are; those with every number of packed sequences; and the first ones,
+which have the largest value of each size."""
 
 SMALL, SHORT = ("small",), ("small", "chunk")
 """Strata without the long ones."""

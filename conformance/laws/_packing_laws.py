@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.frameworks.implementation import Implementation
-from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, Strategy, law
+from conformance.laws import SHORT, SINGLE, SMALL, SOME, UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import check_gradient, expected_gradient, expected_value
 from conformance.laws._relations import (
     alike,
@@ -43,7 +43,16 @@ def register(operation: Operation) -> None:
     op, packed = operation.name, _sequences(operation)
     without_options = operation.cases.get("packed gradient", operation.cases["packed"])
 
-    @law(op, "definition", cases=without_options, dtypes=UP_TO_BFLOAT16, gradient=op, share=0.75)
+    @law(
+        op,
+        "definition",
+        cases=without_options,
+        usual=SOME,
+        dtypes=UP_TO_BFLOAT16,
+        gradient=op,
+        share=0.75,
+        quick=True,
+    )
     def packed_gradient(checker: Checker, case: Any) -> None:
         """The gradient of a packed call is that of a loop over its sequences.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.cases import Limits
-from conformance.laws import UP_TO_BFLOAT16, law
+from conformance.laws import FEW, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._relations import (
     Arrays,
@@ -25,7 +25,7 @@ from conformance.laws._relations import (
     results_of,
     rounding_of,
 )
-from conformance.laws.checker import Checker
+from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
 from conformance.tolerance.budget import Expected
 
@@ -43,6 +43,7 @@ def register(operation: Operation) -> None:
         op,
         "relation",
         cases=operation.cuts,
+        usual=FEW,
         dtypes=UP_TO_BFLOAT16,
         subject=("initial state", "final state"),
         share=0.75,
@@ -156,6 +157,41 @@ def register(operation: Operation) -> None:
             if got[1] is not None and own[1] is not None:
                 of_gradient = operation.gradient(values, call.options, oracle.values(single.cotangents), precision)
                 alike(checker, got[1], own[1], of_gradient, case.steps, of="gradient of ", only=names)
+
+
+def register_clipping(operation: Operation) -> None:
+    """Register the law of an operation's gradient clipping that any order of clipping and adding keeps."""
+    plain = {"clipping": BOUND, "gates": "ordinary", "scale": 1.0, "cotangents": "dense", "cotangent_scale": 1.0}
+
+    def several_steps(limits: Limits) -> st.SearchStrategy:
+        return operation.cases["dense"](limits, **plain).filter(lambda case: case.B > 0 and case.S > 1)
+
+    @law(
+        operation,
+        "definition",
+        cases=several_steps,
+        strata=SMALL,
+        dtypes=SINGLE,
+        gradient=operation.name,
+        subject=("clipping",),
+        share=0.25,
+        quick=True,
+    )
+    def clipping_acts(checker: Checker, case: Any) -> None:
+        """A gradient_clipping below the gradient that reaches a state bounds it: the gradients of earlier steps are
+        not those of a call without it.
+
+        |c| < |dh_t| ⇒ d{op}(x, gradient_clipping=c) ≠ d{op}(x)
+        """
+        call = operation.call_of(case, checker.dtype)
+        _, clipped = checker.vjp(call)
+        options = {name: given for name, given in call.options.items() if name != "gradient_clipping"}
+        _, free = checker.vjp(replace(call, options=options))
+        if all(np.array_equal(clipped[name].values, free[name].values) for name in operation.sequences):
+            raise LawError("", f"gradient_clipping={BOUND} changes no gradient: it is ignored")
+
+
+BOUND = 1e-3
 
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:

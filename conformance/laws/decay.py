@@ -9,7 +9,7 @@ from conformance import cases, oracle
 from conformance.base.call import Call
 from conformance.base.dtypes import array
 from conformance.cases import SumCase
-from conformance.laws import SHORT, SINGLE, WIDE, law
+from conformance.laws import EVERY, SHORT, SINGLE, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS, Operation
@@ -27,15 +27,16 @@ _GRADIENTS = {
 
 def _register(operation: str) -> None:
     record = OPERATIONS[operation]
+    on_sizes: dict[str, Any] = {"strata": SHORT, "usual": EVERY, "quick": True}
 
-    @law(operation, "definition", equation=_EQUATIONS[operation], cases=cases.gate_sums, strata=SHORT, quick=True)
+    @law(operation, "definition", equation=_EQUATIONS[operation], cases=cases.gate_sums, **on_sizes)
     def value(checker: Checker, case: SumCase) -> None:
         """The value is the reference's; elements above the diagonal are exactly −∞, and log gates of −∞ are legal."""
         check_value(record, checker, case)
 
     symbols, drawn = _GRADIENTS[operation], cases.gate_sums
 
-    @law(operation, "definition", equation=symbols, cases=drawn, strata=SHORT, gradient=operation, quick=True)
+    @law(operation, "definition", equation=symbols, cases=drawn, gradient=operation, **on_sizes)
     def gradient(checker: Checker, case: SumCase) -> None:
         """The gradient follows the operation's own rule for any cotangent, and is not NaN where a gate is closed."""
         check_gradient_alone(record, checker, case)

@@ -125,6 +125,8 @@ def _same_bits(first: Results, again: Results, of: str = "") -> None:
 for _operation in OPERATIONS.values():
     if _operation.recurs:
         _recurrence_laws.register(_operation)
+    if _operation.takes("gradient_clipping"):
+        _recurrence_laws.register_clipping(_operation)
     if _operation.packs:
         _packing_laws.register(_operation)
     _register(_operation)

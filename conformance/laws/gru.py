@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.base.dtypes import Array
-from conformance.cases import NO_GRU_OPTIONS, GRUCase, Limits
-from conformance.laws import SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
+from conformance.cases import NO_GRU_OPTIONS, USUAL, GRUCase, Limits
+from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import (
     check_gradient,
     check_results,
@@ -26,7 +26,7 @@ from conformance.operations.gru import GRU
 from conformance.tolerance.budget import Expected
 
 
-@law("gru", "definition", cases=cases.gru, forward=True, quick=True)
+@law("gru", "definition", cases=cases.gru, usual=FEW, forward=True, quick=True)
 def value(checker: Checker, case: GRUCase) -> None:
     """Outputs and final state are the recurrence's, for any head counts.
 
@@ -35,7 +35,14 @@ def value(checker: Checker, case: GRUCase) -> None:
     check_value(GRU, checker, case)
 
 
-@law("gru", "definition", cases=lambda limits: cases.gru(limits, **NO_GRU_OPTIONS), gradient="gru", quick=True)
+@law(
+    "gru",
+    "definition",
+    cases=lambda limits: cases.gru(limits, **NO_GRU_OPTIONS),
+    usual=EVERY,
+    gradient="gru",
+    quick=True,
+)
 def gradient(checker: Checker, case: GRUCase) -> None:
     """The gradient is exact for every argument, initial state and final-state cotangent included.
 
@@ -74,7 +81,7 @@ def clipping(checker: Checker, case: GRUCase) -> None:
 
 def _reset_after(limits: Limits) -> st.SearchStrategy:
     """Dense and packed cases if a new shape is cheap, else one row."""
-    if not limits.eager:
+    if not limits.eager and limits.stratum != USUAL:
         return cases.gru(limits, reset_after=True, bias=True).filter(lambda case: case.heads == cases.HEADS[0])
     either = st.one_of(cases.gru(limits), cases.packed_gru(limits))
     return st.builds(
@@ -82,7 +89,7 @@ def _reset_after(limits: Limits) -> st.SearchStrategy:
     )
 
 
-@law("gru", "definition", cases=_reset_after)
+@law("gru", "definition", cases=_reset_after, usual=FEW, quick=True)
 def reset_after(checker: Checker, case: GRUCase) -> None:
     """reset_after=True applies the reset gate after the recurrent product, whose bias b is per unit; values, states and
     the gradient of every argument, b included, are exact.
@@ -99,7 +106,15 @@ def _without_options(limits: Limits, **fixed: Any) -> st.SearchStrategy:
     return cases.gru(limits, **fixed).filter(lambda case: not case.options())
 
 
-@law("gru", "definition", cases=cases.packed_gru, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, forward=True)
+@law(
+    "gru",
+    "definition",
+    cases=cases.packed_gru,
+    usual=FEW,
+    dtypes=UP_TO_BFLOAT16,
+    compiled_dtypes=SINGLE,
+    forward=True,
+)
 def packed(checker: Checker, case: GRUCase) -> None:
     """A packed call gives the same results as a loop over its sequences; an empty sequence returns its initial state.
 

@@ -9,6 +9,8 @@ from conformance import cases, oracle
 from conformance.cases import Limits, MLSTMCase
 from conformance.frameworks.implementation import OVER_STEPS
 from conformance.laws import (
+    EVERY,
+    FEW,
     SHORT,
     SINGLE,
     SMALL,
@@ -37,6 +39,7 @@ GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n
     "mlstm",
     "definition",
     cases=cases.some_in_chunks(cases.some_without_states(cases.mlstm)),
+    usual=FEW,
     forward=True,
     quick=True,
 )
@@ -53,6 +56,7 @@ def value(checker: Checker, case: MLSTMCase) -> None:
     "definition",
     equation=GRADIENT,
     cases=cases.some_in_chunks(cases.some_without_states(partial(cases.mlstm, eps=0.0))),
+    usual=EVERY,
     gradient="mlstm",
     quick=True,
 )
@@ -102,6 +106,7 @@ def _ordinary_with_state(limits: Limits) -> st.SearchStrategy:
     "mlstm",
     "definition",
     cases=cases.some_without_states(cases.packed_mlstm),
+    usual=FEW,
     dtypes=UP_TO_BFLOAT16,
     compiled_dtypes=SINGLE,
     forward=True,
@@ -266,6 +271,7 @@ def _one_step(limits: Limits) -> st.SearchStrategy:
     name="gradient",
     cases=lambda limits: _one_step(limits).map(lambda case: replace(case, eps=0.0)),
     strata=SMALL,
+    usual=FEW,
     gradient="mlstm_step",
     quick=True,
 )

@@ -8,7 +8,7 @@ from conformance import cases, oracle
 from conformance.base.call import Call
 from conformance.base.dtypes import Array, array
 from conformance.cases import SumCase
-from conformance.laws import SINGLE, UP_TO_BFLOAT16, WIDE, law
+from conformance.laws import EVERY, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient_alone, check_value, expected_value
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import OPERATIONS
@@ -25,14 +25,14 @@ def _sums(checker: Checker, operation: str, x: Array) -> Array:
 def _register(operation: str, equation: str) -> None:
     record = OPERATIONS[operation]
 
-    @law(operation, "definition", equation=equation, cases=cases.sums, quick=True)
+    @law(operation, "definition", equation=equation, cases=cases.sums, usual=EVERY, quick=True)
     def value(checker: Checker, case: SumCase) -> None:
         """The value is the reference's."""
         check_value(record, checker, case)
 
     symbols = f"dx_s = Σ_{{t{'≤' if operation == 'rev_cumsum' else '<'}s}} dy_t"
 
-    @law(operation, "definition", equation=symbols, cases=cases.sums, gradient=operation, quick=True)
+    @law(operation, "definition", equation=symbols, cases=cases.sums, usual=EVERY, gradient=operation, quick=True)
     def gradient(checker: Checker, case: SumCase) -> None:
         """The gradient is the forward running sum, for any cotangent."""
         check_gradient_alone(record, checker, case)

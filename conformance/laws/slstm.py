@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.cases import Limits, SLSTMCase
-from conformance.laws import SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, WIDE, law
+from conformance.laws import EVERY, FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient, check_value
 from conformance.laws._relations import check_steps
 from conformance.laws.checker import Checker
@@ -17,7 +17,7 @@ _LOW = -40.0
 """An input gate below the sum of all log forget gates of the steps before it."""
 
 
-@law("slstm", "definition", cases=cases.some_without_states(cases.slstm), forward=True, quick=True)
+@law("slstm", "definition", cases=cases.some_without_states(cases.slstm), usual=FEW, forward=True, quick=True)
 def value(checker: Checker, case: SLSTMCase) -> None:
     """Outputs and final state are the recurrence's, and no element depends on the memory of another but through h.
 
@@ -30,6 +30,7 @@ def value(checker: Checker, case: SLSTMCase) -> None:
     "slstm",
     "definition",
     cases=cases.some_without_states(lambda limits: cases.slstm(limits, **cases.NO_SLSTM_CLIPPING)),
+    usual=EVERY,
     gradient="slstm",
     quick=True,
 )
@@ -72,6 +73,7 @@ def clipping(checker: Checker, case: SLSTMCase) -> None:
     "slstm",
     "definition",
     cases=cases.some_without_states(cases.packed_slstm),
+    usual=FEW,
     dtypes=UP_TO_BFLOAT16,
     compiled_dtypes=SINGLE,
     forward=True,
@@ -183,6 +185,7 @@ def sequence(checker: Checker, case: SLSTMCase) -> None:
     name="gradient",
     cases=SLSTM_STEP.cases["dense"],
     strata=SMALL,
+    usual=FEW,
     gradient="slstm_step",
     quick=True,
 )

@@ -2,6 +2,7 @@
 
 A gradient law tests only the branches that its data reach, so they are counted."""
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
@@ -33,6 +34,7 @@ def values(arrays: Mapping[str, Array]) -> Values:
 
 
 def without_warnings(function: Callable) -> Callable:
+    @functools.wraps(function)
     def quiet(*args: Any, **kwargs: Any) -> Any:
         with np.errstate(all="ignore"):
             return function(*args, **kwargs)

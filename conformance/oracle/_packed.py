@@ -9,6 +9,7 @@ import numpy as np
 from conformance.oracle import _mlstm
 from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values
+from conformance.oracle._long import in_parts, is_large
 from conformance.oracle._weight_sums import widened_gradient, widened_value
 from conformance.tolerance.budget import Expected, Precision
 
@@ -21,6 +22,8 @@ def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
 
 
 def _dense_value(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
+    if is_large(arrays):
+        return in_parts(lambda x, _: _dense_value(x, options, precision), arrays, {})
     expected = _mlstm.mlstm(arrays, options, precision)
     return widened_value(expected, arrays, precision, eps=options.get("eps", 0.0))
 
@@ -37,6 +40,8 @@ def _dense_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Valu
     # If a call does not return the final state, the cotangents of the state are zero.
     zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
     cotangents = {**cotangents, **zeros}
+    if is_large(arrays):
+        return in_parts(lambda x, dx: _dense_gradient(x, options, dx, precision), arrays, cotangents)
     expected, eps = _mlstm.mlstm_gradient(arrays, options, cotangents, precision), options.get("eps", 0.0)
     expected = widened(expected, arrays, cotangents, precision, eps=eps)
     return widened_gradient(expected, arrays, cotangents, precision, eps=eps)

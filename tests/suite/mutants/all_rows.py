@@ -17,6 +17,7 @@ from tests.suite.mutants.rows import (
     mlstm_step,
     scan,
     sharding,
+    sizes,
     slstm,
 )
 
@@ -37,6 +38,7 @@ _FAMILIES = (
     sharding,
     layers,
     calls,
+    sizes,
 )
 
 MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in _FAMILIES for mutant in family.ROWS)
