@@ -68,7 +68,7 @@ def load_compiler() -> None:
 
 def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     """Outputs and gradients of the call under a transformation (`Implementation.transformed`)."""
-    with TORCH_ERRORS.wrong_forms_named(of.operation):
+    with TORCH_ERRORS.wrong_forms_named(of.operation), TORCH_ERRORS.transformations_named():
         outputs, gradients = _KINDS[kind](of, tuple(of.primals.values()), tuple(of.cotangents.values()))
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 

@@ -35,6 +35,10 @@ class BrokenGraphError(Exception):
     """The framework's compiler cannot compile a call as one graph; its own error is the cause."""
 
 
+class NotTransformedError(Exception):
+    """The framework has no rule by which a function is transformed; its own error is the cause."""
+
+
 class NotShardedError(Exception):
     """A call with sharded arrays raised an exception in another process; the text is its type and message."""
 
@@ -178,10 +182,9 @@ class Implementation:
                 ``checkpoint`` (nothing saved for the backward pass), ``two backward passes`` (one for each element of
                 a new leading axis of every cotangent and gradient, of one forward pass), ``one array for several`` (an
                 `Array` under several names is one array of the framework, and its gradient stands under all of them),
-                ``vmap``: over a new leading axis of every
-                floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads),
-                ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays) or
-                ``sharding over steps`` (a shard of each sequence on every device).
+                ``vmap`` (over a new leading axis of every floating-point array, cotangent and result), ``sharding``
+                (arrays sharded over batch and heads), ``sharding by explicit axes`` (likewise, with axes that are part
+                of the types of JAX's arrays) or ``sharding over steps`` (a shard of each sequence on every device).
             call: without cotangents, a sharded call is not differentiated.
         """
         raise NotImplementedError(self.lacks(kind))

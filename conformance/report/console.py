@@ -15,7 +15,16 @@ from conformance.diagnosis.causes import array_line
 from conformance.judge.outcome import LawResult
 from conformance.laws import Law, all_laws
 from conformance.report import TargetReport
-from conformance.report.lines import MOST_KINKS, branches, counted, headline, lines, lines_of_cause, shown_cell
+from conformance.report.lines import (
+    MOST_KINKS,
+    branches,
+    counted,
+    headline,
+    how_to_refuse,
+    lines,
+    lines_of_cause,
+    shown_cell,
+)
 from conformance.tolerance.compared import ArrayOutcome
 
 SHOWN = 6
@@ -77,6 +86,8 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     if len(failures) > len(shown) and not report.diagnosis.causes:
         ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in failures[SHOWN:]))
         console.print(f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}", highlight=False)
+    if refusing := how_to_refuse(report):
+        _say(console, f"\n[yellow]{escape(refusing)}[/yellow]")
     if failures:
         console.print()
     console.print(_table_of_laws(report) if verbose else _table_of_operations(report))
