@@ -67,7 +67,7 @@ def register(operation: Operation) -> None:
         skip=partial(lacking, "layouts"),
     )
     def surroundings(checker: Checker, case: Any) -> None:
-        """What lies before an array in memory, after it or between its rows has no effect on a result or a gradient.
+        """Memory before an array, after it or between its rows has no effect on a result or a gradient.
 
         {op}(x) = {op}(copy of x) where x is inside a larger array of NaN
         """

@@ -110,7 +110,7 @@ _RAISED = re.compile(r"raised (?P<name>\w+)(?:: (?P<text>.*?))?(?: \((?P<place>[
 
 
 def how_to_refuse(report: TargetReport) -> str:
-    """How the target would refuse the calls in which it raised; empty if it raised nothing that may mean that."""
+    """The sentence by which a target learns to refuse calls in which it raised; empty if no exception may mean that."""
     for found in (each for result in report.failures for each in result.counterexamples):
         raised = _RAISED.fullmatch(found.problem)
         if found.kind.nature != "exception" or found.where not in DELIBERATE or raised is None:
