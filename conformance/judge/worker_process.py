@@ -77,7 +77,7 @@ def work(connection: Connection, target: str, framework: str | None, device: str
         while True:
             asked = connection.recv()
             if not isinstance(asked, tuple):
-                asked.answer(implementation, connection)
+                asked.answer(implementation, connection, save)
                 continue
             options, group = asked
             if runner is None or runner.options != options:

@@ -297,3 +297,11 @@ def test_an_assertion_is_told_once_how_to_be_a_refusal() -> None:
         (BreakKind("h", "number"), "h: off"),
     ):
         assert "NotImplementedError" not in told_of(kind, other)
+
+
+def test_kinks_are_told_of_laws_that_held_alone() -> None:
+    held, broken = (_law(laws()[0], status, kinks=2, elements=100) for status in ("passed", "failed"))
+    for result, told in ((held, True), (broken, False)):
+        said = io.StringIO()
+        show(Console(file=said, width=400), _report([result]))
+        assert ("2.0 % of the elements" in said.getvalue()) == told
