@@ -1,5 +1,7 @@
 """The process of one worker: it loads a target, tries the jobs that it is sent, and reports what it does."""
 
+import multiprocessing.util
+import os
 import signal
 import sys
 import traceback
@@ -85,6 +87,8 @@ def work(connection: Connection, target: str, framework: str | None, device: str
             for job in group:
                 connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
     except (EOFError, OSError):
-        return
+        # It is no longer needed. Semaphores and the like are released; all else, which may take a second, is not.
+        multiprocessing.util._exit_function()
+        os._exit(0)
     except Exception:
         connection.send(("fault", traceback.format_exc()))

@@ -110,6 +110,13 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     assert "rev_cumsum.value" in page.read_text()
 
 
+def test_a_run_leaves_no_semaphore_of_its_target(sound: Path) -> None:
+    sound.write_text(f"import multiprocessing\n{sound.read_text()}\nLOCK = multiprocessing.RLock()\n")
+    command = [sys.executable, "-m", "conformance", "run", str(sound), *QUICK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
+
+
 def test_the_command_in_a_failure_reproduces_it(broken: Path) -> None:
     first = invoke("run", str(broken), "--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "7")
     (line,) = [line for line in first.output.splitlines() if "python -m conformance run" in line]
