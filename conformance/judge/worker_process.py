@@ -88,7 +88,7 @@ def work(connection: Connection, target: str, framework: str | None, device: str
                 connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
     except (EOFError, OSError):
         # It is no longer needed. Semaphores and the like are released; all else, which may take a second, is not.
-        multiprocessing.util._exit_function()
+        multiprocessing.util._exit_function()  # pyright: ignore[reportAttributeAccessIssue]
         os._exit(0)
     except Exception:
         connection.send(("fault", traceback.format_exc()))
