@@ -193,6 +193,10 @@ PACKINGS: tuple[Named, ...] = (
 )
 VALUES: tuple[Named, ...] = (
     ("the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1)", {"floor": "1"}),
+    (
+        "the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1), differentiated through m too",
+        {"floor": "1", "stabiliser": "differentiated"},
+    ),
     ("the formula without the normaliser's floor", {"floor": "none"}),
     ("the formula with the floor exp(−m), without the limit at m = 64", {"floor": "exp(-m)"}),
     ("the formula with eps inside the floor, max(|n·q̂|, floor + eps)", {"eps_inside": True}),
