@@ -8,6 +8,7 @@ as in any other run.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -72,9 +73,25 @@ def _tests(config: pytest.Config) -> LawTests:
     return config.stash[_TESTS]
 
 
+def _collects_laws(config: pytest.Config) -> bool:
+    """Whether the arguments of the run name the suite: as a package, or by a path to its tests."""
+    laws = Path(__file__).parent / "command" / "test_laws.py"
+    named = [argument.partition("::")[0] for argument in config.args]
+    if config.getoption("pyargs") and any(name.partition(".")[0] == "conformance" for name in named):
+        return True
+    return any(laws.is_relative_to((config.invocation_params.dir / name).resolve()) for name in named)
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("conformance_implementation"):
-        _tests(config)
+    targets = config.getoption("conformance_implementation")
+    if not targets:
+        return
+    if not _collects_laws(config):
+        raise pytest.UsageError(
+            "no law would run: --conformance-implementation needs the suite among the tests; add --pyargs conformance, "
+            f"as in pytest --pyargs conformance --conformance-implementation={targets[0]}"
+        )
+    _tests(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

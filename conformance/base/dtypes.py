@@ -39,7 +39,9 @@ class Array:
         values: the values, exactly representable in ``dtype``.
         dtype: the dtype's name.
         layout: its layout in memory if the adapter's framework supports it: ``contiguous``, ``strided`` (every
-            second element of a larger buffer along the last axis), or ``transposed`` (last two axes swapped).
+            second element of a larger buffer along the last axis), ``transposed`` (last two axes swapped),
+            ``surrounded`` (in one piece, with NaN before and after it), or ``rows apart`` (NaN before and after each
+            row along each axis, too).
     """
 
     values: np.ndarray

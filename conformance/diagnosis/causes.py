@@ -63,7 +63,7 @@ def of_fault(
         example=_example(found) or (checks[0], to_json(example.case)),
         breaks=wrong,
         promise=_promise(fault),
-        **_script_of(_with_case(case, found)),
+        **script_of(_with_case(case, found)),
     )
 
 
@@ -182,7 +182,7 @@ def of_law(results: Sequence[Pair]) -> Cause:
         if found.kind.nature in ENDINGS:
             said = f"A call of {_listed(ops)} ends the process ({found.kind.nature})"
         shown = {name: getattr(found, name) for name in ("arrays", "problem", "case", "stored")}
-        shown |= {"natures": (found.kind.nature,), **_script_of(found)}
+        shown |= {"natures": (found.kind.nature,), **script_of(found)}
     return Cause(
         sentence=said,
         ops=ops,
@@ -195,7 +195,8 @@ def of_law(results: Sequence[Pair]) -> Cause:
     )
 
 
-def _script_of(found: Counterexample | None) -> dict[str, Any]:
+def script_of(found: Counterexample | None) -> dict[str, Any]:
+    """The script of a counterexample as fields of a cause."""
     return {} if found is None else {name: getattr(found, name) for name in ("script", "script_text", "script_note")}
 
 
@@ -238,11 +239,14 @@ def _breaks(results: Sequence[Pair]) -> tuple[ArrayOutcome, ...]:
 
 
 def _with_case(case: Any, found: Iterable[Pair]) -> Counterexample | None:
-    """The counterexample with a script that is nearest to a case: the same case, or else the smallest one."""
+    """The counterexample with a script that is nearest to a case: the same case, or else the smallest one, noted."""
     stored = to_json(case)
     scripted = [each for _, each in found if each is not None and each.script]
     exact = [each for each in scripted if each.stored == stored]
-    return next(iter(exact or scripted), None)
+    if exact or not scripted:
+        return next(iter(exact), None)
+    other = scripted[0]
+    return replace(other, script_note="; ".join(filter(None, (other.script_note, f"its case is {other.case}"))))
 
 
 def share(x: float) -> str:

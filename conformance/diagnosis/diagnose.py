@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance.base.options import RunOptions
 from conformance.cases import from_json
 from conformance.diagnosis import causes
-from conformance.diagnosis.cause import Cause, Diagnosis, Envelope
+from conformance.diagnosis.cause import LEADING, Cause, Diagnosis, Envelope
 from conformance.diagnosis.causes import Pair, pairs
 from conformance.diagnosis.envelope import envelope, of_results
 from conformance.diagnosis.faults import Fault, Faults
@@ -19,9 +19,10 @@ from conformance.features.feature import avoiding
 from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Judged, Watch
 from conformance.frameworks.implementation import Implementation, RefusedError
 from conformance.judge.outcome import Counterexample, LawResult
-from conformance.judge.search import retried
+from conformance.judge.runner import Save
+from conformance.judge.search import retried, search_of
 from conformance.operations import BY_LAWS, Operation
-from conformance.tolerance.compared import ENDINGS
+from conformance.tolerance.compared import ENDINGS, BreakKind
 
 SECONDS = 90.0
 """Time limit of the experiments on one target."""
@@ -46,6 +47,7 @@ def diagnose(
     results: Sequence[LawResult],
     keep: Callable[[Diagnosis], None] | None = None,
     watch: Watch = UNWATCHED,
+    save: Save | None = None,
 ) -> Diagnosis:
     """Find out why laws fail, and for which calls the target is right.
 
@@ -53,6 +55,7 @@ def diagnose(
         results: one for each law and dtype.
         keep: called with the results so far after each operation, because a target may end the process that tries it.
         watch: notified of each call of the target.
+        save: saves the script of a failure (`conformance.failures.save`); None to save none.
     """
     start = time.monotonic()
     implementation = implementation.in_run(kernel_backend=options.kernel_backend, contract=options.contract)
@@ -85,7 +88,46 @@ def diagnose(
             note = QUICK_NOTE if options.hurried else note
         if keep is not None:
             keep(_put_together(found, alone, envelopes, start, note))
-    return _put_together(found, alone, envelopes, start, note)
+    scripts = _Scripts(implementation, options, results, save, watch)
+    diagnosis = _put_together(found, alone, envelopes, start, note)
+    leading = [scripts.of(cause, number) for number, cause in enumerate(diagnosis.causes[:LEADING], 1)]
+    return replace(diagnosis, causes=(*leading, *diagnosis.causes[LEADING:]))
+
+
+@dataclass
+class _Scripts:
+    """Saves scripts of the cases of causes; those of laws show the laws' own cases."""
+
+    implementation: Implementation
+    options: RunOptions
+    results: Sequence[LawResult]
+    save: Save | None
+    watch: Watch
+
+    def of(self, cause: Cause, number: int) -> Cause:
+        """The cause with a script of its own case, if there is none yet and the law about its value or gradient breaks.
+
+        Args:
+            number: the number of the cause in the report.
+        """
+        directory = self.options.failures
+        wanted = (cause.ops[0], cause.kind)
+        law = next((each.law for each in self.results if (each.law.op, each.law.name) == wanted), None)
+        if self.save is None or directory is None or law is None or not cause.script or self._has_its_own(cause):
+            return cause
+        search = search_of(self.implementation, law, cause.dtype, *_watched(self.watch))
+        search.judge(from_json(dict(cause.stored)))
+        wrong = {array.kind for array in cause.arrays if array.nature is not None}
+        found = sorted(search.found.values(), key=lambda each: each.counterexample.kind not in wrong)
+        if not found:
+            return cause
+        run, label = not self.options.hurried, f"cause-{number}"
+        saved = self.save(self.implementation, law, cause.dtype, found[0], directory, run=run, label=label)
+        return replace(cause, **causes.script_of(saved))
+
+    def _has_its_own(self, cause: Cause) -> bool:
+        scripted = (each for result in self.results for each in result.counterexamples if each.script == cause.script)
+        return any(each.stored == cause.stored for each in scripted)
 
 
 def without_experiments(options: RunOptions, results: Sequence[LawResult]) -> Diagnosis:
@@ -228,8 +270,7 @@ class _Examined:
                     result.law,
                     result.dtype,
                     other,
-                    lambda case: self.watch.announce(case and f"{LAW}{case}"),
-                    {key.removeprefix(LAW): kind for key, kind in self.watch.fatal.items() if key.startswith(LAW)},
+                    *_watched(self.watch),
                 )
             except RefusedError:
                 continue
@@ -265,6 +306,12 @@ class _Examined:
         dtypes = {result.dtype for result in self.results}
         matrix = self.matrix
         return envelope(self.operation, held, dtypes, matrix.cells, self._faults.found, matrix.untried)
+
+
+def _watched(watch: Watch) -> tuple[Callable[[str | None], None], dict[str, BreakKind]]:
+    """The announcement of a law's cases, and those that have ended a process before."""
+    fatal = {key.removeprefix(LAW): kind for key, kind in watch.fatal.items() if key.startswith(LAW)}
+    return lambda case: watch.announce(case and f"{LAW}{case}"), fatal
 
 
 def _shows(result: LawResult, fault: Fault) -> bool:

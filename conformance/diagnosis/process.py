@@ -11,6 +11,7 @@ from conformance.diagnosis.diagnose import SECONDS, diagnose, without_experiment
 from conformance.formulas.judged import Watch
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.outcome import LawResult
+from conformance.judge.runner import Save
 from conformance.judge.workers import COMPILING
 from conformance.tolerance.compared import BreakKind
 
@@ -42,7 +43,7 @@ class Request:
     results: tuple[LawResult, ...]
     fatal: dict[str, BreakKind] = field(default_factory=dict)
 
-    def answer(self, implementation: Implementation, connection: "Connection") -> None:
+    def answer(self, implementation: Implementation, connection: "Connection", save: Save | None) -> None:
         """Look for causes in the worker, and report each call and each cause over the connection."""
 
         def announce(call: str | None) -> None:
@@ -54,6 +55,7 @@ class Request:
             self.results,
             keep=lambda part: connection.send(("part", part)),
             watch=Watch(announce=announce, fatal=self.fatal),
+            save=save,
         )
         connection.send(("diagnosis", found))
 

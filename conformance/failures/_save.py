@@ -229,14 +229,16 @@ def save(
     directory: Path,
     number: int = 1,
     run: bool = True,
+    label: str = "",
 ) -> Counterexample:
     """Save a script that shows only this failure, and run it; if it does not fail again, a replay replaces it.
 
     Args:
         number: the number of the counterexample, if a law breaks in several ways.
         run: whether the script is run, which imports the target once more.
+        label: the end of the script's name, if it does not show the case that a law found.
     """
-    suffix = "" if number == 1 else f"-{number}"
+    suffix = f"-{label}" if label else "" if number == 1 else f"-{number}"
     path = directory / f"{_stem(implementation.name)}-{law.id}-{dtype}{suffix}.py"
     again = replay_script(implementation, law, dtype, found)
     first = single_call_script(implementation, law, dtype, found)

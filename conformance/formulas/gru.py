@@ -28,6 +28,7 @@ class GRUForm(Form):
         state_cotangent: whether the final state passes its cotangent on.
         bounded: whether the candidate is bounded by tanh.
         paths: the gates through which the gradient of the state passes.
+        whole_share: whether the gradient of the forget gate is that of f⊙h + (1−f)⊙z; otherwise of f⊙h alone.
     """
 
     reset: str = "inside"
@@ -37,6 +38,7 @@ class GRUForm(Form):
     state_cotangent: bool = True
     bounded: bool = True
     paths: tuple[str, ...] = ("forget", "reset")
+    whole_share: bool = True
 
     output: ClassVar[str] = "y"
     like: ClassVar[str] = "input"
@@ -84,7 +86,7 @@ class GRUForm(Form):
         z = (r * recurrent if self.reset == "after" else recurrent) + x
         z = tape.tanh(z) if self.bounded else z
         kept = f if self.forgets else 1 - f
-        return kept * h + (1 - kept) * z
+        return kept * h + (1 - (kept if self.whole_share else tape.constant(kept))) * z
 
 
 def bound_of(options: Mapping[str, Any], clips: str) -> float:
@@ -103,6 +105,7 @@ GRADIENTS: tuple[Named, ...] = (
     ("the gradient with the initial state's clipped too", {"clips": "initial state too"}),
     ("the gradient without clipping", {"clips": "never"}),
     ("the gradient without the cotangent of the final state", {"state_cotangent": False}),
+    ("the gradient with h in place of h − z in that of the forget gate", {"whole_share": False}),
     ("the gradient without the state's path through the reset gate", {"paths": ("forget",)}),
     ("the gradient without the state's path through the forget gate", {"paths": ("reset",)}),
     ("the gradient without the state's paths through the gates", {"paths": ()}),

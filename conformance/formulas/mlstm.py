@@ -28,7 +28,8 @@ class MLSTMForm(Form):
         normaliser_constant: whether the gradient holds the normaliser constant.
         stabiliser: in the gradient, ``exact`` (of the states alone), ``differentiated`` or ``constant``.
         forget: ``log_sigmoid``, ``given`` (the preactivation is the log gate), ``sigmoid`` (its σ is), ``log of
-            sigmoid`` (log(σ(f)) as it is written, in the dtype in which the call computes).
+            sigmoid`` (log(σ(f)) as it is written, in the dtype in which the call computes), ``slope σ(f)`` (log σ(f)
+            with that slope, which is σ(−f)).
         input: ``exp``, or ``sigmoid`` (σ of the preactivation is the gate).
         soft_cap: whether preactivations are capped smoothly at ±15.
         uses_m0: whether the initial m is used.
@@ -143,6 +144,8 @@ def log_gate(forget: str, f: Tensor, dtype: str, least: float) -> Tensor:
     """The log gate that `MLSTMForm.forget` names, of a call that computes in a dtype; at least ``least``."""
     if forget == "log of sigmoid":
         a = tape.log_of_sigmoid(f, dtype)
+    elif forget == "slope σ(f)":
+        a = tape.elementwise(f, tape.log_sigmoid(f).value, tape.sigmoid(f).value)
     else:
         a = {"log_sigmoid": tape.log_sigmoid, "given": lambda f: f, "sigmoid": tape.sigmoid}[forget](f)
     return a if least == -math.inf else tape.maximum(a, tape.tensor(least))
@@ -166,7 +169,9 @@ def _differences(x: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(np.isneginf(sums), np.nan, left)
 
 
+SLOPE: Named = ("the gradient with σ(f) as the derivative of log σ(f), not σ(−f)", {"forget": "slope σ(f)"})
 GRADIENTS: tuple[Named, ...] = (
+    SLOPE,
     ("the gradient with the normaliser held constant", {"normaliser_constant": True}),
     (
         "the gradient with the normaliser held constant, its floor's dependence on m included",
@@ -188,6 +193,10 @@ PACKINGS: tuple[Named, ...] = (
 )
 VALUES: tuple[Named, ...] = (
     ("the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1)", {"floor": "1"}),
+    (
+        "the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1), differentiated through m too",
+        {"floor": "1", "stabiliser": "differentiated"},
+    ),
     ("the formula without the normaliser's floor", {"floor": "none"}),
     ("the formula with the floor exp(−m), without the limit at m = 64", {"floor": "exp(-m)"}),
     ("the formula with eps inside the floor, max(|n·q̂|, floor + eps)", {"eps_inside": True}),

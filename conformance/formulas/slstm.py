@@ -10,7 +10,16 @@ import numpy as np
 from conformance.formulas import tape
 from conformance.formulas.formula import ACCUMULATION, Form, Forms, Named, Steps, Tensors
 from conformance.formulas.gru import bound_of, product
-from conformance.formulas.mlstm import CLAMPED, IDLE_IN_A_STEP, PACKINGS, VANISHING, axis_of_steps, in_units, log_gate
+from conformance.formulas.mlstm import (
+    CLAMPED,
+    IDLE_IN_A_STEP,
+    PACKINGS,
+    SLOPE,
+    VANISHING,
+    axis_of_steps,
+    in_units,
+    log_gate,
+)
 from conformance.formulas.tape import Tensor
 
 TOKENS = tuple("zifo")
@@ -30,8 +39,8 @@ class SLSTMForm(Form):
         least_n: the least divisor of c.
         empty: m where no initial state is given: ``−∞``, ``0``, or ``0, first`` (0, and the first write decides alone
             if no element of the batch has been written to).
-        forget: ``log_sigmoid``, ``given``, ``sigmoid`` or ``log of sigmoid``, as in the mLSTM's form, where the gate is
-            not exponential.
+        forget: ``log_sigmoid``, ``given``, ``sigmoid``, ``log of sigmoid`` or ``slope σ(f)``, as in the mLSTM's form,
+            where the gate is not exponential.
         option: whether the option for an exponential forget gate is followed.
         input: ``exp``, or ``sigmoid`` (σ of the preactivation is the gate).
         bounded: whether the cell input is bounded by tanh.
@@ -122,6 +131,7 @@ class SLSTMForm(Form):
 
 
 GRADIENTS: tuple[Named, ...] = (
+    SLOPE,
     ("the gradient with the stabiliser m held constant", {"stabiliser": "constant"}),
     (
         "the gradient with the stabiliser m held constant where it is subtracted, but not where it is carried",

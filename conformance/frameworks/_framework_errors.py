@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from conformance.base.exceptions import text_of
 from conformance.base.result_form import WrongResultError
+from conformance.frameworks.implementation import NotTransformedError
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,12 @@ class FrameworkErrors:
         wrong: patterns of messages about a rule's result, and the sentence that says the same of the function; its name
             comes first, then the groups of the pattern.
         undifferentiable: patterns of messages that something has no derivative.
+        untransformable: patterns of messages that a function has no rule for a transformation.
     """
 
     wrong: tuple[tuple[str, str], ...]
     undifferentiable: tuple[str, ...]
+    untransformable: tuple[str, ...] = ()
 
     @contextmanager
     def wrong_forms_named(self, function: str) -> Iterator[None]:
@@ -32,6 +35,16 @@ class FrameworkErrors:
                 found = re.search(pattern, text_of(error))
                 if found is not None:
                     raise WrongResultError(function, sentence.format(function, *found.groups())) from error
+            raise
+
+    @contextmanager
+    def transformations_named(self) -> Iterator[None]:
+        """Raise `NotTransformedError` where an error says that a function has no rule for a transformation."""
+        try:
+            yield
+        except Exception as error:
+            if any(re.search(pattern, text_of(error)) for pattern in self.untransformable):
+                raise NotTransformedError(text_of(error)) from error
             raise
 
     @contextmanager
@@ -96,4 +109,5 @@ TORCH_ERRORS = FrameworkErrors(
         "no autograd formula was registered",
         "does not currently support double backward",
     ),
+    untransformable=("must override the setup_context staticmethod", "but it does not have vmap support"),
 )

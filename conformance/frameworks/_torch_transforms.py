@@ -8,7 +8,7 @@ the current stream, reads its arguments when it runs and not when it is launched
 decides nothing on the host by values on the device.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,20 +68,36 @@ def load_compiler() -> None:
 
 def transformed(kind: str, of: Flat) -> tuple[Tensors, Tensors]:
     """Outputs and gradients of the call under a transformation (`Implementation.transformed`)."""
-    with TORCH_ERRORS.wrong_forms_named(of.operation):
+    with TORCH_ERRORS.wrong_forms_named(of.operation), TORCH_ERRORS.transformations_named():
         outputs, gradients = _KINDS[kind](of, tuple(of.primals.values()), tuple(of.cotangents.values()))
     return dict(zip(of.cotangents, outputs, strict=True)), dict(zip(of.primals, gradients, strict=True))
 
 
 def pulled(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    outputs, (gradients,) = _pulled(of, values, [cotangents])
+    return outputs, gradients
+
+
+def _pulled(of: Flat, values: tuple, passes: Sequence[tuple]) -> tuple[tuple, list[tuple]]:
+    """Outputs, and the gradients of each backward pass through the one graph of a call, with cotangents of its own."""
     leaves = [x.detach().requires_grad_() for x in values]
     outputs = of.function(*leaves)
-    of.expect_shapes(outputs, cotangents)
-    reached = [(y, d) for y, d in zip(outputs, cotangents, strict=True) if y.requires_grad]
+    of.expect_shapes(outputs, passes[0])
+    reached = [at for at, y in enumerate(outputs) if y.requires_grad]
     if not reached:
-        return outputs, tuple(torch.zeros_like(x) for x in values)
-    ys, ds = zip(*reached, strict=True)
-    return outputs, torch.autograd.grad(ys, leaves, ds, allow_unused=True, materialize_grads=True)
+        return outputs, [tuple(torch.zeros_like(x) for x in values)] * len(passes)
+    ys = [outputs[at] for at in reached]
+    gradients = []
+    for number, cotangents in enumerate(passes, 1):
+        ds = [cotangents[at] for at in reached]
+        kept = {"allow_unused": True, "materialize_grads": True, "retain_graph": number < len(passes)}
+        gradients.append(torch.autograd.grad(ys, leaves, ds, **kept))
+    return outputs, gradients
+
+
+def _two_backward_passes(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
+    outputs, gradients = _pulled(of, values, [*zip(*cotangents, strict=True)])
+    return outputs, tuple(map(torch.stack, zip(*gradients, strict=True)))
 
 
 def _functional(of: Flat, values: tuple, cotangents: tuple) -> tuple[tuple, tuple]:
@@ -148,6 +164,7 @@ _KINDS = {
     "functional": _functional,
     "vmap": _vmap,
     "checkpoint": _checkpoint,
+    "two backward passes": _two_backward_passes,
 }
 
 

@@ -35,6 +35,10 @@ class BrokenGraphError(Exception):
     """The framework's compiler cannot compile a call as one graph; its own error is the cause."""
 
 
+class NotTransformedError(Exception):
+    """The framework has no rule by which a function is transformed; its own error is the cause."""
+
+
 class NotShardedError(Exception):
     """A call with sharded arrays raised an exception in another process; the text is its type and message."""
 
@@ -111,7 +115,7 @@ class Implementation:
 
         Args:
             feature: ``layouts`` (arrays with strides that can be written to), ``far memory``, ``large grids``,
-                ``poisoned``, ``second derivative``, or a kind of `transformed`.
+                ``poisoned``, ``second derivative``, ``frozen arguments``, or a kind of `transformed`.
         """
         return self.lacking.get(feature)
 
@@ -130,6 +134,34 @@ class Implementation:
         outputs, gradients = self._differentiated(call, natives, dnatives)
         return self._neutrals(outputs), self._neutrals(gradients)
 
+    def vjp_of(self, names: tuple[str, ...], call: Call) -> tuple[Results, Results]:
+        """Outputs, and the gradient with respect to the named arrays alone: the others are frozen."""
+        raise NotImplementedError(self.lacks("frozen arguments"))
+
+    def overwritten(self, earlier: Call, call: Call) -> tuple[Results, Results]:
+        """Outputs and gradients of a call whose arrays held the values of an earlier call, of the same shapes.
+
+        The arrays are made for the earlier call, which is made first; then they are written to.
+
+        Args:
+            call: without cotangents, neither call is differentiated.
+        """
+        given = self._natives(earlier.arrays), self._natives(earlier.cotangents)
+        self._differentiated_or_not(earlier, *given)
+        for natives, arrays in zip(given, (call.arrays, call.cotangents), strict=True):
+            for name, x in natives.items():
+                self._write(x, self.native(arrays[name]))
+        outputs, gradients = self._differentiated_or_not(call, *given)
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def _differentiated_or_not(
+        self, call: Call, natives: dict[str, Any], dnatives: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if call.cotangents:
+            return self._differentiated(call, natives, dnatives)
+        with self.untracked():
+            return self._results(call, natives), {}
+
     def written_to(self, call: Call) -> list[str]:
         """The names of the arrays, cotangents among them, that a call and its gradient wrote to."""
         natives, dnatives = self._natives(call.arrays), self._natives(call.cotangents)
@@ -147,10 +179,12 @@ class Implementation:
         Args:
             kind: ``compile`` (compiled if `vjp` is not, and vice versa), ``compile gradient`` (the gradient compiled
                 together with the call), ``functional`` (the gradient by another method of the framework),
-                ``checkpoint`` (nothing saved for the backward pass), ``vmap``: over a new leading axis of every
-                floating-point array, cotangent and result, ``sharding`` (arrays sharded over batch and heads),
-                ``sharding by explicit axes`` (likewise, with axes that are part of the types of JAX's arrays) or
-                ``sharding over steps`` (a shard of each sequence on every device).
+                ``checkpoint`` (nothing saved for the backward pass), ``two backward passes`` (one for each element of
+                a new leading axis of every cotangent and gradient, of one forward pass), ``one array for several`` (an
+                `Array` under several names is one array of the framework, and its gradient stands under all of them),
+                ``vmap`` (over a new leading axis of every floating-point array, cotangent and result), ``sharding``
+                (arrays sharded over batch and heads), ``sharding by explicit axes`` (likewise, with axes that are part
+                of the types of JAX's arrays) or ``sharding over steps`` (a shard of each sequence on every device).
             call: without cotangents, a sharded call is not differentiated.
         """
         raise NotImplementedError(self.lacks(kind))
@@ -212,6 +246,15 @@ class Implementation:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Outputs and gradients of a function."""
         raise NotImplementedError
+
+    def _natives_in_common(self, arrays: Named) -> dict[str, Any]:
+        """The framework's own arrays, one for each `Array`, whatever the number of its names."""
+        made = {id(x): self.native(x) for x in arrays.values()}
+        return {name: made[id(x)] for name, x in arrays.items()}
+
+    def _write(self, x: Any, source: Any) -> None:
+        """Write the elements of one array into another one of the same shape."""
+        raise NotImplementedError(self.lacks("layouts"))
 
     def _copied(self, x: Any) -> Any:
         """A copy of an array's values, to be compared by `_equal` later."""

@@ -181,6 +181,44 @@ class JaxImplementation(Implementation):
             outputs, gradients = compiled(*self._parts(call.arrays), self._natives(call.cotangents))
         return self._neutrals(outputs), self._neutrals(gradients)
 
+    def vjp_of(self, names: tuple[str, ...], call: Call) -> tuple[Results, Results]:
+        compiled = self._jitted("vjp", call.operation, call.options, lambda: self._both(call))
+        natives = self._natives(call.arrays)
+        differentiated = {name: x for name, x in natives.items() if name in names}
+        others = {name: x for name, x in natives.items() if name not in names}
+        with JAX_ERRORS.wrong_forms_named(call.operation):
+            outputs, gradients = compiled(differentiated, others, self._natives(call.cotangents))
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def _two_backward_passes(self, call: Call) -> Callable:
+        """`_both` with two cotangents along a new leading axis, and a gradient for each of them."""
+
+        def both(floating: Any, whole: Any, cotangents: Any) -> Any:
+            first, second = ({name: d[b] for name, d in cotangents.items()} for b in (0, 1))
+            outputs, pull = jax.vjp(lambda x: self._results(call, {**x, **whole}), floating)
+            expect_shapes(call.operation, outputs, first)
+            parts = [
+                pull({name: _cotangent(y, d.get(name)) for name, y in outputs.items()})[0] for d in (first, second)
+            ]
+            return outputs, jax.tree.map(lambda *each: jnp.stack(each), *parts)
+
+        return both
+
+    def _in_common(self, call: Call) -> Callable:
+        """`_both` in which arguments that are one `Array` are one array of JAX; its first name stands for all."""
+        names = {id(x): name for name, x in reversed([*call.arrays.items()])}
+        first = {name: names[id(x)] for name, x in call.arrays.items()}
+
+        def both(floating: Any, whole: Any, cotangents: Any) -> Any:
+            def spread(x: dict[str, Any]) -> dict[str, Any]:
+                return self._results(call, {**{name: x[first[name]] for name in floating}, **whole})
+
+            own = {name: x for name, x in floating.items() if first[name] == name}
+            outputs, gradients = self._with_gradient(spread, call.operation)(own, {}, cotangents)
+            return outputs, {name: gradients[first[name]] for name in floating}
+
+        return both
+
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         if kind == OVER_STEPS:
             return self._over_steps(call)
@@ -189,6 +227,8 @@ class JaxImplementation(Implementation):
             "compile": lambda: both,
             "vmap": lambda: self._jit(jax.vmap(both, in_axes=(0, None, 0))),
             "checkpoint": lambda: self._jit(lambda x, whole, d: both(x, whole, d, jax.checkpoint)),
+            "two backward passes": lambda: self._jit(self._two_backward_passes(call)),
+            "one array for several": lambda: self._jit(self._in_common(call)),
             "sharding": lambda: self._jit(both),
             "sharding by explicit axes": lambda: self._jit(both),
         }

@@ -13,6 +13,7 @@ from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.base.exceptions import UsageError
 from conformance.base.result_form import ArrayKind
+from conformance.frameworks import _surrounded
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._shards import in_arrays
 from conformance.frameworks.implementation import OVER_STEPS, Implementation, Results
@@ -54,7 +55,11 @@ class NumPyImplementation(Implementation):
     framework = "numpy"
     kind = ArrayKind("numpy.ndarray", np.ndarray, _is_array)
     layouts = ("contiguous", "strided", "reversed", "transposed")
-    lacking = dict.fromkeys(("large grids", "busy stream", "graph"), "NumPy computes only on the CPU")
+    lacking: Mapping[str, str] = {
+        **dict.fromkeys(("large grids", "busy stream", "graph"), "NumPy computes only on the CPU"),
+        "frozen arguments": "a NumPy target's own backward returns every gradient",
+        "two backward passes": "a NumPy target's own backward takes all arrays each time",
+    }
     _far: tuple[FarBuffer, mmap] | None = None
 
     def versions(self) -> dict[str, str]:
@@ -92,9 +97,17 @@ class NumPyImplementation(Implementation):
             return why_no_memory(bytes_needed(8))
         if feature == OVER_STEPS:
             return None if _SHARDED.keys() <= self.functions.keys() else f"there is no {' and no '.join(_SHARDED)}"
-        return None if feature in ("layouts", "poisoned") else self.lacking.get(feature, f"NumPy has no {feature}")
+        served = ("layouts", "poisoned", "one array for several")
+        return None if feature in served else self.lacking.get(feature, f"NumPy has no {feature}")
 
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
+        if kind == "one array for several":
+            natives, dnatives = self._natives_in_common(call.arrays), self._natives(call.cotangents)
+            outputs, parts = self._differentiated(call, natives, dnatives)
+            # Its backward returns the gradient of each use of an array.
+            used = [name for name in natives if parts.get(name) is not None]
+            totals = {name: sum(parts[each] for each in used if natives[each] is natives[name]) for name in used}
+            return self._neutrals(outputs), self._neutrals(totals)
         if kind != OVER_STEPS:
             return super().transformed(kind, call)
         whole = {name: in_arrays(self.functions[sharded], _SHARDS) for sharded, name in _SHARDED.items()}
@@ -112,6 +125,11 @@ class NumPyImplementation(Implementation):
             return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
         if array.layout == "broadcast" and x.ndim and x.shape[0]:
             return np.broadcast_to(x[:1].copy(), x.shape)
+        if array.layout in _surrounded.LAYOUTS:
+            filling = _surrounded.FILLING if x.dtype.kind in "iu" else np.nan
+            inside = _surrounded.place(array.layout, x.shape, lambda shape: np.full(shape, filling, x.dtype))
+            inside[...] = x
+            return inside
         axis = axis_of(array.layout)
         return x if axis is None else self._far_apart(x, axis)
 
@@ -142,6 +160,9 @@ class NumPyImplementation(Implementation):
         backward = self.functions[operation.backward_name]
         outputs = self._results(call, natives)
         return outputs, operation.differentiate(backward, natives, call.options, dnatives, self.kind)
+
+    def _write(self, x: np.ndarray, source: np.ndarray) -> None:
+        x[...] = source
 
     def _copied(self, x: np.ndarray) -> bytes:
         return x.tobytes()

@@ -12,9 +12,9 @@ from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.base.exceptions import UsageError
 from conformance.base.result_form import ArrayKind
+from conformance.frameworks import _surrounded, process_state
 from conformance.frameworks import _torch_parts as parts
 from conformance.frameworks import _torch_transforms as transforms
-from conformance.frameworks import process_state
 from conformance.frameworks._far import FarBuffer, axis_of, bytes_needed, reserved, why_no_memory
 from conformance.frameworks._framework_errors import TORCH_ERRORS
 from conformance.frameworks._shards import lacks_keyword
@@ -170,6 +170,9 @@ class TorchImplementation(Implementation):
             return x.transpose(-1, -2).contiguous().transpose(-1, -2)
         if array.layout == "broadcast" and x.ndim and x.shape[0]:
             return x[:1].clone().expand(x.shape)
+        if array.layout in _surrounded.LAYOUTS:
+            filling = torch.nan if x.dtype.is_floating_point else _surrounded.FILLING
+            return _surrounded.place(array.layout, x.shape, lambda shape: x.new_full(shape, filling)).copy_(x)
         axis = axis_of(array.layout)
         return x if axis is None else self._far_apart(x, axis)
 
@@ -187,9 +190,14 @@ class TorchImplementation(Implementation):
         return Array((array.double() if array.dtype.is_floating_point else array).numpy(), name)
 
     def _pulled(
-        self, function: Function, natives: dict[str, Any], dnatives: dict[str, Any]
+        self,
+        function: Function,
+        natives: dict[str, Any],
+        dnatives: dict[str, Any],
+        of: tuple[str, ...] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        leaves = {name: x.requires_grad_() for name, x in natives.items() if x.dtype.is_floating_point}
+        floating = [name for name, x in natives.items() if x.dtype.is_floating_point]
+        leaves = {name: natives[name].requires_grad_() for name in (floating if of is None else of)}
         outputs = function(natives)
         reached = [name for name, y in outputs.items() if y.requires_grad and name in dnatives]
         if not reached:
@@ -211,6 +219,17 @@ class TorchImplementation(Implementation):
         with TORCH_ERRORS.wrong_forms_named(call.operation):
             return super()._differentiated(call, natives, dnatives)
 
+    def vjp_of(self, names: tuple[str, ...], call: Call) -> tuple[Results, Results]:
+        natives, dnatives = self._natives(call.arrays), self._natives(call.cotangents)
+        with TORCH_ERRORS.wrong_forms_named(call.operation):
+            outputs, gradients = self._pulled(partial(self._results, call), natives, dnatives, names)
+        return self._neutrals(outputs), self._neutrals(gradients)
+
+    def _write(self, x: torch.Tensor, source: torch.Tensor) -> None:
+        # An optimiser writes to weights in this way.
+        with torch.no_grad():
+            x.copy_(source)
+
     def _copied(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()
 
@@ -227,6 +246,10 @@ class TorchImplementation(Implementation):
     def transformed(self, kind: str, call: Call) -> tuple[Results, Results]:
         if kind in ("sharding", OVER_STEPS):
             return self._sharded(kind, call)
+        if kind == "one array for several":
+            natives, dnatives = self._natives_in_common(call.arrays), self._natives(call.cotangents)
+            outputs, gradients = self._differentiated(call, natives, dnatives)
+            return self._neutrals(outputs), self._neutrals(gradients)
         of = self._flat(call)
         if kind in transforms.COMPILED:
             # Not a part of the call: the first one would take its time away.

@@ -1,5 +1,7 @@
 """The process of one worker: it loads a target, tries the jobs that it is sent, and reports what it does."""
 
+import multiprocessing.util
+import os
 import signal
 import sys
 import traceback
@@ -77,7 +79,7 @@ def work(connection: Connection, target: str, framework: str | None, device: str
         while True:
             asked = connection.recv()
             if not isinstance(asked, tuple):
-                asked.answer(implementation, connection)
+                asked.answer(implementation, connection, save)
                 continue
             options, group = asked
             if runner is None or runner.options != options:
@@ -85,6 +87,8 @@ def work(connection: Connection, target: str, framework: str | None, device: str
             for job in group:
                 connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
     except (EOFError, OSError):
-        return
+        # It is no longer needed. Semaphores and the like are released; all else, which may take a second, is not.
+        multiprocessing.util._exit_function()  # pyright: ignore[reportAttributeAccessIssue]
+        os._exit(0)
     except Exception:
         connection.send(("fault", traceback.format_exc()))

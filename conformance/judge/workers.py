@@ -49,6 +49,9 @@ QUICK_TIMEOUTS = 2
 """The same in a quick run, which also tries no second law of an operation that has hung, and
 gives the cases of other operations half the time from then on: the run ends within a minute."""
 
+LAST_SECONDS = 3.0
+"""Seconds after which workers that do not end by themselves are killed."""
+
 RECURRENT = 4
 """Rough relative time of a law of an operation that carries states: what takes time is to compile a recurrence."""
 
@@ -171,8 +174,15 @@ class Workers:
         return BreakKind(how, nature)
 
     def stop(self) -> None:
+        """End all workers. One with nothing to do ends by itself, and releases what its target holds of the system."""
         for worker in self._workers:
-            worker.process.kill()
+            if worker.group:
+                worker.process.kill()
+            else:
+                worker.connection.close()
+        end = time.monotonic() + LAST_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, end - time.monotonic()))
         while self._workers:
             self._end(self._workers[0])
 

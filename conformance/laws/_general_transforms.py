@@ -12,7 +12,14 @@ from conformance.base.dtypes import FLOATING, ROUNDOFF, Array
 from conformance.base.exceptions import text_of
 from conformance.base.result_form import WrongResultError, expect_shapes
 from conformance.cases import generator
-from conformance.frameworks.implementation import BrokenGraphError, Named, NotShardedError, RefusedError, Results
+from conformance.frameworks.implementation import (
+    BrokenGraphError,
+    Named,
+    NotShardedError,
+    NotTransformedError,
+    RefusedError,
+    Results,
+)
 from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
@@ -81,11 +88,13 @@ def served(kind: str, checker: Checker, call: Call) -> tuple[Results, Results]:
         if checker.contract and "`kernel_backend`" not in str(error):
             raise
         raise RefusedError(f"{call.operation} does not take sharded arrays: {error}") from error
-    except BrokenGraphError as error:
+    except (BrokenGraphError, NotTransformedError) as error:
         if checker.contract:
             raise error.__cause__ or error from None
-        # Nothing wrong was computed: whether a function may leave the graph is its author's choice.
-        raise RefusedError(f"{call.operation} cannot be compiled as one graph: {error}") from error
+        # Nothing wrong was computed: whether a function leaves the graph, or has a rule, is its author's choice.
+        broken = isinstance(error, BrokenGraphError)
+        cannot = "cannot be compiled as one graph" if broken else f"has no rule for this ({kind})"
+        raise RefusedError(f"{call.operation} {cannot}: {error}") from error
 
 
 def _alike(kind: str, operation: Operation, checker: Checker, case: Any) -> None:

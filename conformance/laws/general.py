@@ -6,7 +6,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conformance.frameworks.implementation import Results
-from conformance.laws import WIDE, _general_device, _general_transforms, _packing_laws, _recurrence_laws, law
+from conformance.laws import (
+    WIDE,
+    _calling_laws,
+    _general_device,
+    _general_transforms,
+    _packing_laws,
+    _recurrence_laws,
+    law,
+)
 from conformance.laws._answers import BROADCAST, check_results, has_gradient, lacking, laid_out
 from conformance.laws._relations import alike_in_another_way, results_of
 from conformance.laws.checker import Checker, LawError
@@ -130,5 +138,6 @@ for _operation in OPERATIONS.values():
     if _operation.packs:
         _packing_laws.register(_operation)
     _register(_operation)
+    _calling_laws.register(_operation)
     _general_transforms.register(_operation)
     _general_device.register(_operation)

@@ -160,6 +160,8 @@ law("mlstm", "contract", cases=_ordinary_with_state, share=0.25)(_mlstm_checks.c
     cases=lambda limits: (
         cases.mlstm(limits, eps=1e-3) if limits.eager else cases.mlstm(limits).filter(lambda case: bool(case.eps))
     ),
+    # Small cases alone have so few elements that one at a kink, of roundings in bfloat16, is more than a per cent.
+    strata=SHORT,
     dtypes=UP_TO_BFLOAT16,
     compiled_dtypes=SINGLE,
     gradient="mlstm",
@@ -298,7 +300,6 @@ def _with_eps(limits: Limits) -> st.SearchStrategy:
     dtypes=UP_TO_BFLOAT16,
     compiled_dtypes=SINGLE,
     gradient="mlstm_step",
-    share=0.5,
 )
 def step_eps_gradient(checker: Checker, case: MLSTMCase) -> None:
     """In the normaliser, eps is added to numbers in units of exp(m), and m counts as a constant there.

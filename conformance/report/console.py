@@ -15,7 +15,16 @@ from conformance.diagnosis.causes import array_line
 from conformance.judge.outcome import LawResult
 from conformance.laws import Law, all_laws
 from conformance.report import TargetReport
-from conformance.report.lines import MOST_KINKS, branches, counted, headline, lines, lines_of_cause, shown_cell
+from conformance.report.lines import (
+    MOST_KINKS,
+    branches,
+    counted,
+    headline,
+    how_to_refuse,
+    lines,
+    lines_of_cause,
+    shown_cell,
+)
 from conformance.tolerance.compared import ArrayOutcome
 
 SHOWN = 6
@@ -77,6 +86,8 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     if len(failures) > len(shown) and not report.diagnosis.causes:
         ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in failures[SHOWN:]))
         console.print(f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}", highlight=False)
+    if refusing := how_to_refuse(report):
+        _say(console, f"\n[yellow]{escape(refusing)}[/yellow]")
     if failures:
         console.print()
     console.print(_table_of_laws(report) if verbose else _table_of_operations(report))
@@ -305,7 +316,8 @@ def _by_features(results: list[LawResult]) -> dict[str, list[LawResult]]:
 def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
     """The suite's notes about its own data, and about known failures."""
     for result in report.results:
-        if result.elements and result.kinks > MOST_KINKS * result.elements:
+        # A failed law was tried on cases that are chosen for being small, or simple, and perhaps on few of its own.
+        if result.status != "failed" and result.elements and result.kinks > MOST_KINKS * result.elements:
             share = 100 * result.kinks / result.elements
             console.print(
                 f"[yellow]{share:.1f} % of the elements of {result.law.id} ({result.dtype}) are at a kink, where the "

@@ -1,6 +1,8 @@
 """Failures and causes as lines of text: a word and what it says; a failure takes at most fifteen lines."""
 
+import json
 import math
+import re
 from collections.abc import Mapping
 
 from conformance.diagnosis.cause import Cause
@@ -99,6 +101,27 @@ def lines_of_cause(cause: Cause) -> list[tuple[str, str]]:
         told.append(("arrays", array_line(cause.arrays)))
     told += [("pattern", f"{name} {said}") for name, said in cause.patterns.items()]
     return told + _script(cause)
+
+
+DELIBERATE = ("AssertionError", "ValueError", "TypeError", "RuntimeError")
+"""Exceptions by which a function may mean that it does not serve a call."""
+
+_RAISED = re.compile(r"raised (?P<name>\w+)(?:: (?P<text>.*?))?(?: \((?P<place>[^()]+:\d+)\))?")
+
+
+def how_to_refuse(report: TargetReport) -> str:
+    """The sentence by which a target learns to refuse calls in which it raised; empty if no exception may mean that."""
+    for found in (each for result in report.failures for each in result.counterexamples):
+        raised = _RAISED.fullmatch(found.problem)
+        if found.kind.nature != "exception" or found.where not in DELIBERATE or raised is None:
+            continue
+        error = f"{found.where} at {raised['place']}" if raised["place"] else found.where
+        line = f"raise NotImplementedError({json.dumps(raised['text'] or 'not supported', ensure_ascii=False)})"
+        return (
+            f"if {report.target} is not meant to serve such calls, let it refuse them, in place of the {error}, "
+            f"with: {line}. Refused calls count as not served, not as wrong"
+        )
+    return ""
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,4 +1,4 @@
-"""A function that leaves the graph is not called wrong for it, unless it is gatespec's own; wrong values are."""
+"""A function that PyTorch cannot transform is not wrong for it, unless it is gatespec's own; wrong values are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -72,3 +72,51 @@ def test_a_break_fails_where_the_function_is_the_projects_own(law: str, function
 def test_a_refused_case_is_refused_compiled_as_well(law: str, own: bool) -> None:
     result = judged(refusing, law, own=own)
     assert result.status == "not served" and "it does not serve this" in (result.reason or "")
+
+
+class _WithoutRules(torch.autograd.Function):
+    """A function as most are written, which ``torch.func`` refuses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return whole(x)
+
+    @staticmethod
+    def backward(ctx: Any, d: Any) -> Any:
+        return d.cumsum(-1)
+
+
+class _WithoutMapping(torch.autograd.Function):
+    """A function that ``torch.func`` differentiates and refuses to map."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return whole(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, d: Any) -> Any:
+        return d.cumsum(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "law", "reason"),
+    [
+        (_WithoutRules.apply, "functional", "has no rule for this (functional): In order to use"),
+        (_WithoutRules.apply, "vmap", "has no rule for this (vmap): In order to use"),
+        (_WithoutRules.apply, "compile_gradient", "passed"),
+        (_WithoutMapping.apply, "functional", "passed"),
+        (_WithoutMapping.apply, "vmap", "has no rule for this (vmap): You tried to vmap over"),
+    ],
+)
+def test_a_missing_rule_is_told_and_not_called_wrong(function: Callable, law: str, reason: str) -> None:
+    result = judged(function, law)
+    if reason == "passed":
+        assert result.status == "passed"
+        return
+    assert result.status == "not served" and reason in (result.reason or "")
+    own = judged(function, law, own=True)
+    assert own.status == "failed" and own.counterexamples[0].kind.where == "RuntimeError"

@@ -109,6 +109,14 @@ def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, e
         assert kinks <= 0.01 * elements, (dtype, seed, kinks, elements)
 
 
+@pytest.mark.parametrize("name", ["mlstm.eps_gradient", "mlstm_step.eps_gradient"])
+def test_kinks_are_rare_among_cases_with_eps(name: str) -> None:
+    for dtype, seed, collector in runs(law_of(name), eager=True):
+        expected = [gradient_of(collector.checker, case) for case in collector.cases]
+        kinks, elements = (sum(getattr(each, count) for each in expected) for count in ("kinks", "elements"))
+        assert kinks <= 0.01 * elements, (dtype, seed, kinks, elements)
+
+
 def kinds(case: Any) -> set[str]:
     """The properties of a case that no law may miss."""
     inner = getattr(case, "inner", case)

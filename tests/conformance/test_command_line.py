@@ -72,6 +72,19 @@ def test_a_target_that_holds_every_law_exits_0_and_is_reported(tmp_path: Path) -
     assert "reference" in page and "://" not in page and "<script" not in page
 
 
+@pytest.mark.parametrize("quick", [("--quick",), ()], ids=["quick", "whole"])
+def test_the_script_of_a_cause_is_of_the_case_that_it_shows(quick: tuple[str, ...], tmp_path: Path) -> None:
+    target, report = tmp_path / "flawed.py", tmp_path / "report.json"
+    target.write_text(SCANS.format(value="exact(x) if x.shape[-1] % 8 else exact(x)[..., ::-1]"))
+    options = ("--law", "value", "--dtype", "float32", "--failures", str(tmp_path / "scripts"), "--json", str(report))
+    assert invoke("run", str(target), "--op", "rev_cumsum", *options, *quick).exit_code == 1
+    (cause,) = json.loads(report.read_text())[0]["causes"]
+    said = " ".join(Path(cause["script"]).read_text().split())
+    assert f"The smallest case found: {cause['case']}. Exit status 1" in said
+    done = subprocess.run([sys.executable, cause["script"]], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "rev_cumsum.value is broken" in done.stderr, done.stderr
+
+
 def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "conformance", "run", str(broken), "--dtype", "float32", "--examples", "5"]
     command += ["--op", "rev_cumsum", "--op", "mlstm"]
@@ -95,6 +108,13 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     assert value["status"] == "failed" and value["worst_error"] > 1
     assert "S=2" in value["counterexample"]["case"], "the smallest sequence that can be reversed has two steps"
     assert "rev_cumsum.value" in page.read_text()
+
+
+def test_a_run_leaves_no_semaphore_of_its_target(sound: Path) -> None:
+    sound.write_text(f"import multiprocessing\n{sound.read_text()}\nLOCK = multiprocessing.RLock()\n")
+    command = [sys.executable, "-m", "conformance", "run", str(sound), *QUICK]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "leaked" not in done.stderr, done.stderr
 
 
 def test_the_command_in_a_failure_reproduces_it(broken: Path) -> None:

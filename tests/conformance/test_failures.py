@@ -228,5 +228,5 @@ def test_a_target_whose_source_means_something_else_in_a_script_is_imported(
     arguments = ("run", str(target), "--op", "rev_cumsum", "--law", "value", "--dtype", "float32", "--examples", "2")
     result = CliRunner().invoke(main, [*arguments, "--failures", str(tmp_path)])
     assert "ran once and failed again" in result.output
-    (script,) = tmp_path.glob("my_kernel-*.py")
+    (script,) = tmp_path.glob("my_kernel-*-float32.py")
     assert "runpy.run_path(" in script.read_text()

@@ -31,11 +31,13 @@ def rev_cumsum(x):
 """
 
 
-def pytest_in(directory: Path, *arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def pytest_in(
+    directory: Path, *arguments: str, path: Path = ROOT, tests: tuple[str, ...] = ("--pyargs", "conformance")
+) -> subprocess.CompletedProcess[str]:
     # Loaded by name in an environment that was installed before the entry point was there.
     installed = any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
     plugins = ("-p", "no:cacheprovider", *(() if installed else ("-p", PLUGIN)))
-    command = [sys.executable, "-m", "pytest", *plugins, "--pyargs", "conformance", "-rsxX", *arguments]
+    command = [sys.executable, "-m", "pytest", *plugins, *tests, "-rsxX", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join({str(path): 0, str(ROOT): 0})}
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -54,6 +56,23 @@ def test_without_an_implementation_the_laws_are_skipped_with_a_sentence(tmp_path
     done = pytest_in(tmp_path)
     assert done.returncode == 0 and "1 skipped" in done.stdout, done.stdout + done.stderr
     assert "name a target to judge: pytest --pyargs conformance --conformance-implementation=mypkg" in done.stdout
+
+
+@pytest.mark.parametrize("tests", [(), ("--pyargs", "json"), ("test_own.py",)])
+def test_a_run_that_would_collect_no_law_says_what_to_add(target: Path, tests: tuple[str, ...]) -> None:
+    (target.parent / "test_own.py").write_text("def test_own():\n    pass\n")
+    done = pytest_in(target.parent, "--conformance-implementation=kernels", *SMALL, tests=tests)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    said = "add --pyargs conformance, as in pytest --pyargs conformance --conformance-implementation=kernels"
+    assert said in " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_laws_run_by_their_path_and_next_to_other_tests(target: Path) -> None:
+    (target.parent / "test_own.py").write_text("def test_own_value():\n    pass\n")
+    laws = str(ROOT / "conformance" / "command" / "test_laws.py")
+    for tests in (("test_own.py", "--pyargs", "conformance"), ("test_own.py", laws)):
+        done = pytest_in(target.parent, "--conformance-implementation=kernels", *SMALL, "-k", "value", tests=tests)
+        assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_each_law_and_dtype_is_a_test(target: Path) -> None:

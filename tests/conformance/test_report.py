@@ -274,3 +274,34 @@ def test_an_exception_is_placed_at_the_targets_own_line() -> None:
 def test_a_case_says_in_words_what_its_arrays_lack() -> None:
     case = MLSTMCase(1, 3, 1, 2, 2, removed=("normaliser above its floor", "large input gates"))
     assert "|n·q̂| at its floor in every step, no large input gates" in case.describe()
+
+
+def told_of(kind: BreakKind, problem: str) -> str:
+    found = Counterexample(case="S=3", kind=kind, problem=problem)
+    law = next(each for each in all_laws() if each.id == "mlstm.value")
+    result = LawResult(law=law, dtype="float32", status="failed", counterexamples=(found, found))
+    told = io.StringIO()
+    show(Console(file=told, width=400), _report([result]))
+    return told.getvalue()
+
+
+def test_an_assertion_is_told_once_how_to_be_a_refusal() -> None:
+    problem = 'raised AssertionError: S 13 is "odd" (kernel.py:12)'
+    said = told_of(BreakKind("AssertionError", "exception"), problem)
+    wanted = 'in place of the AssertionError at kernel.py:12, with: raise NotImplementedError("S 13 is \\"odd\\"")'
+    assert said.count("NotImplementedError") == 1 and wanted in said, said
+    bare = told_of(BreakKind("ValueError", "exception"), "raised ValueError")
+    assert 'in place of the ValueError, with: raise NotImplementedError("not supported")' in bare
+    for kind, other in (
+        (BreakKind("KeyError", "exception"), "raised KeyError: 'x' (kernel.py:12)"),
+        (BreakKind("h", "number"), "h: off"),
+    ):
+        assert "NotImplementedError" not in told_of(kind, other)
+
+
+def test_kinks_are_told_of_laws_that_held_alone() -> None:
+    held, broken = (_law(laws()[0], status, kinks=2, elements=100) for status in ("passed", "failed"))
+    for result, told in ((held, True), (broken, False)):
+        said = io.StringIO()
+        show(Console(file=said, width=400), _report([result]))
+        assert ("2.0 % of the elements" in said.getvalue()) == told

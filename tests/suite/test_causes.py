@@ -195,11 +195,11 @@ def test_a_quick_run_sees_what_fails_at_a_hard_reset_alone(seed: int) -> None:
     assert [result.law.name for result in run(loaded, options) if result.status == "failed"] == ["value", "gradient"]
 
 
-def test_two_wrong_values_and_a_gradient_of_its_own_are_recognised_together() -> None:
+def test_two_wrong_values_are_recognised_together() -> None:
     first = _diagnosed("floor_of_1_and_no_initial_m").causes[0]
     name = (
-        "the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1) and formula with 0 in place of the "
-        "initial m and gradient with the stabiliser m differentiated in eps and in the floor"
+        "the formula with 1 in place of the normaliser's floor, max(|n·q̂|, 1), differentiated through m too and "
+        "formula with 0 in place of the initial m"
     )
     assert first.formula == name and first.sentence == f"mlstm equals {name}"
     known = formula_named(OPERATIONS["mlstm"], name)
@@ -397,3 +397,54 @@ def test_a_right_slstm_of_a_stranger_is_accepted() -> None:
     options = RunOptions(ops=("slstm",), laws=("value", "gradient"), dtypes=("bfloat16",), examples=6)
     results = list(run(TorchImplementation("stranger", {"slstm": slstm_loop()}, "cpu"), options))
     assert {result.status for result in results} == {"passed"}
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+def test_the_gradient_of_a_forget_gate_without_the_candidate_has_a_name(quick: bool) -> None:
+    (first, *_) = diagnosis(_gru(_kept_share_alone), quick=quick).causes
+    assert first.formula == "the gradient with h in place of h − z in that of the forget gate" and not first.features
+
+
+def _kept_share_alone(x: Any, W: Any, xf: Any, Wf: Any, xr: Any, Wr: Any, **options: Any) -> Any:
+    """A GRU that is differentiated as if its forget gate did not say how much of the candidate is written."""
+    h = options.pop("input_state", None)
+    if any(option not in (None, False) for option in options.values()):
+        raise NotImplementedError("no options")
+    N = max(*(a.shape[2] for a in (x, xf, xr)), *(a.shape[0] for a in (W, Wf, Wr)))
+    x, xf, xr = (a.repeat_interleave(N // a.shape[2], 2) for a in (x, xf, xr))
+    W, Wf, Wr = (a.repeat_interleave(N // a.shape[0], 0) for a in (W, Wf, Wr))
+    h = x.new_zeros(x.shape[0], N, x.shape[-1]) if h is None else h.to(x.dtype)
+    states = [h]
+    for t in range(x.shape[1]):
+        f, r = (_gate(states[-1], a[:, t], U) for a, U in ((xf, Wf), (xr, Wr)))
+        z = torch.tanh(torch.einsum("bni,nij->bnj", r * states[-1], W) + x[:, t])
+        states.append(f * states[-1] + (1 - f.detach()) * z)
+    return torch.stack(states[1:], 1) if x.shape[1] else torch.zeros_like(x), states[-1]
+
+
+def _gate(h: torch.Tensor, x: torch.Tensor, W: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(torch.einsum("bni,nij->bnj", h, W) + x)
+
+
+class _Slope(torch.autograd.Function):
+    """f, with a gradient times exp(f), which turns a slope of σ(−f) into one of σ(f)."""
+
+    @staticmethod
+    def forward(ctx: Any, f: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(f)
+        return f.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: torch.Tensor) -> torch.Tensor:
+        (f,) = ctx.saved_tensors
+        return d * torch.exp(f.clamp(max=80.0))
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+def test_the_other_sigmoid_in_the_gradient_of_the_forget_gate_has_a_name(quick: bool) -> None:
+    loop = mlstm_loop()
+    target = _of_torch(lambda q, k, v, i, f, **options: loop(q, k, v, i, _Slope.apply(f), **options))
+    first = diagnosis(target, quick=quick).causes[0]
+    assert (
+        first.sentence == "The gradient of mlstm equals the gradient with σ(f) as the derivative of log σ(f), not σ(−f)"
+    )
