@@ -55,8 +55,9 @@ def _gates(options: Options, x: Gates, weights: Gates, state: SLSTMState) -> tup
 
 
 def _quotient(x: jax.Array, n: jax.Array) -> jax.Array:
-    """``x / n``; 0 where nothing has been written."""
-    return jnp.where(n == 0, 0, x / jnp.where(n == 0, 1, n))
+    """``x / n``; 0 where nothing has been written, or less than the smallest normal number."""
+    empty = n < jnp.finfo(n.dtype).tiny
+    return jnp.where(empty, 0, x / jnp.where(empty, 1, n))
 
 
 def _advance(options: Options, weights: Gates, state: SLSTMState, x: Gates) -> SLSTMState:

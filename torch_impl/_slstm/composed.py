@@ -56,8 +56,6 @@ def _walk_forward(piece: Piece, add: AddProduct, exponential: bool) -> None:
     """
     steps, (gates, decay), states, views = piece
     least = torch.finfo(gates.dtype).min
-    # A number of Python would be converted in every step.
-    tiny = gates.new_full((), torch.finfo(gates.dtype).tiny)
     c, n, m, h = (state[:, : steps.B] for state in states)
     after = [state[:, steps.B :] for state in states]
     columns = (gates, *_quarters(gates), decay, *after)
@@ -83,9 +81,16 @@ def _walk_forward(piece: Piece, add: AddProduct, exponential: bool) -> None:
         i.sub_(unit).exp_()
         torch.addcmul(i, kept, n, out=n_new)
         torch.mul(i, z, out=c_new).addcmul_(kept, c)
-        # Where nothing has been written, c and n are 0.
-        torch.div(c_new, n_new + tiny, out=h_new).mul_(o)
+        torch.div(c_new, _divisor(n_new), out=h_new).mul_(o)
         c, n, m, h = c_new, n_new, m_new, h_new
+
+
+def _divisor(n: Tensor) -> Tensor:
+    """n as a divisor: infinite where nothing has been written, so that the quotient is 0.
+
+    What is below the smallest normal number counts as nothing: its reciprocal would overflow.
+    """
+    return torch.nn.functional.threshold(n, torch.finfo(n.dtype).tiny, torch.inf)
 
 
 _CACHED = 1 << 16
@@ -108,15 +113,14 @@ def _factors(steps: StepLayout, exponential: bool, residuals: Residuals) -> _Fac
     gates, decay, c, n, h = residuals
     assert gates is not None and decay is not None and c is not None and n is not None and h is not None
     found = _Factors(*(torch.empty_like(decay) for _ in _Factors._fields))
-    tiny = torch.finfo(gates.dtype).tiny
     rows = max(_CACHED // max(decay.shape[-1], 1), 1)
     arrays = (gates, decay, n[:, steps.B :], h[:, steps.B :], steps.before(c), steps.before(n), *found)
     for gates_b, kept, n_b, h_b, c_before, n_before, *into in zip(*(x.split(rows, 1) for x in arrays), strict=True):
         z, o, gain, f = _quarters(gates_b)
         h_to_c, h_to_n, h_to_o, c_to_z, c_to_f, n_to_f = into
-        whole = n_b + tiny
-        torch.div(o, whole, out=h_to_c)
-        torch.div(h_b, whole, out=h_to_n).neg_()
+        divisor = _divisor(n_b)
+        torch.div(o, divisor, out=h_to_c)
+        torch.div(h_b, divisor, out=h_to_n).neg_()
         torch.mul(h_b, 1 - o, out=h_to_o)
         torch.mul(gain, 1 - z * z, out=c_to_z)
         kept = kept if exponential else kept * torch.sigmoid(-f)

@@ -49,8 +49,9 @@ def step(u, states, a, slope, FAST: tl.constexpr):
 
 @device_function
 def quotient(x, n):
-    """``x / n``; 0 where nothing has been written."""
-    return tl.where(n == 0.0, 0.0, x / tl.where(n == 0.0, 1.0, n))
+    """``x / n``; 0 where nothing has been written, or less than the smallest normal number."""
+    empty = n < 1.1754943508222875e-38
+    return tl.where(empty, 0.0, x / tl.where(empty, 1.0, n))
 
 
 @device_function
