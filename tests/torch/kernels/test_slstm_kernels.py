@@ -201,6 +201,22 @@ def test_gates_of_any_finite_size(device) -> None:
     case.check(*case.run())
 
 
+@both_gates
+@pytest.mark.parametrize("size", [1e8, 1e20, 1e35])
+def test_gates_so_large_that_the_rounding_of_m_adds_up(size, forget_gate, device) -> None:
+    def edit(z, i, f, o, c, n, m, h):
+        i *= size
+        # The first sequence decays and is not written to.
+        i[0] = -64 * size
+        f *= size
+        f[:, 3], i[1, 3] = -INF, -INF
+        if forget_gate == "exp":
+            f[:] = -f.abs()
+
+    results, gradients = Case(2, 64, 4, device, edit=edit, dstate=("h",), forget_gate=forget_gate).run()
+    assert all(torch.isfinite(x).all() for x in (results.h, results.c_last, results.n_last, *gradients))
+
+
 def test_saturated_gates_keep_their_small_gradients(device) -> None:
     def edit(z, i, f, o, c, n, m, h):
         o[:, ::2] += 15.0
