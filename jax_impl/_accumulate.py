@@ -104,7 +104,7 @@ class _Minibatch(NamedTuple):
 
     rows: Any
     rng: jax.Array
-    weight: jax.Array | None
+    share: jax.Array | None
 
 
 def _loop(function: str, state: Any, *arguments: Any) -> tuple[Any, Any, Any]:
@@ -158,9 +158,8 @@ class _Step:
         check_params(JAX, function, _leaves(state.params))
         check_weights(JAX, function, weights, total_weight, num_minibatches)
         self.function, self.state, self.loss_fn, self.num_minibatches = function, state, loss_fn, num_minibatches
-        self.total_weight = total_weight
-        weights = None if weights is None else jnp.asarray(weights)
-        self.minibatches = _Minibatch(rows, jax.random.split(rng, num_minibatches), weights)
+        shares = None if weights is None else _shares(jnp.asarray(weights), total_weight, state.params)
+        self.minibatches = _Minibatch(rows, jax.random.split(rng, num_minibatches), shares)
         self.axes, self.types = frozenset[Any](), None
         if any(map(varying_axes, jax.tree.leaves((state.params, self.minibatches)))):
             first = self.minibatch(0)
@@ -176,8 +175,8 @@ class _Step:
         differentiated = jax.grad(self._loss, has_aux=True)
         gradient, (metrics, mutable) = differentiated(self.params, minibatch.rows, minibatch.rng)
         gradient = jax.tree.map(_wide, gradient)
-        if minibatch.weight is not None:
-            gradient = jax.tree.map(partial(_weighted, minibatch.weight), gradient)
+        if minibatch.share is not None:
+            gradient = jax.tree.map(partial(_weighted, minibatch.share), gradient)
         return gradient, jax.tree.map(_summable, metrics), mutable
 
     def result(self, gradients: Any, metrics: Any, mutable: Any) -> tuple[Any, Any, Any]:
@@ -193,10 +192,8 @@ class _Step:
         return value, jax.tree.map(jnp.asarray, tuple(parts))
 
     def _mean(self, param: jax.Array, total: jax.Array) -> jax.Array:
-        weights = self.minibatches.weight
-        divisor = self.num_minibatches if weights is None else _divisor(weights, self.total_weight, total.dtype)
         over = tuple(sorted(self.axes - varying_axes(param), key=str))
-        mean = total / divisor
+        mean = total / self.num_minibatches if self.minibatches.share is None else total
         return (jax.lax.psum(mean, over) if over else mean).astype(param.dtype)
 
 
@@ -209,17 +206,23 @@ def _varying_like(x: jax.Array, like: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.lax.psum(of_one.astype(jnp.int32) if x.dtype == bool else of_one, surplus).astype(x.dtype)
 
 
-def _weighted(weight: jax.Array, gradient: jax.Array) -> jax.Array:
-    """A term of the sum. It is no product where the weight is 0: a mean over no tokens is NaN."""
-    return jnp.where(weight == 0, jnp.zeros_like(gradient), weight.astype(gradient.dtype) * gradient)
+def _weighted(share: jax.Array, gradient: jax.Array) -> jax.Array:
+    """A term of the sum. It is no product where the share is 0: a mean over no tokens is NaN."""
+    return jnp.where(share == 0, jnp.zeros_like(gradient), share.astype(gradient.dtype) * gradient)
 
 
-def _divisor(weights: jax.Array, total_weight: Any, dtype: Any) -> jax.Array:
-    """The number by which a weighted sum is divided; NaN for weights that are not legal and were not read."""
-    weights = weights.astype(dtype)
-    total = weights.sum() if total_weight is None else jnp.asarray(total_weight, dtype)
+def _shares(weights: jax.Array, total_weight: Any, params: Any) -> jax.Array:
+    """The weight of each minibatch as a share of the total, in float32 at least. The sum need not be representable.
+
+    Shares are NaN for weights that are not legal and were not read.
+    """
+    dtype = max(map(accumulation, jax.tree.leaves(params)), key=lambda dtype: dtype.itemsize, default=jnp.float32)
+    # Scaled, no sum overflows, and the inverse by which XLA may multiply is a normal number.
+    scale = 1 / (256 * weights.size)
+    weights = weights.astype(dtype) * scale
+    total = weights.sum() if total_weight is None else jnp.asarray(total_weight, dtype) * scale
     legal = jnp.all((weights >= 0) & jnp.isfinite(weights)) & (total > 0) & jnp.isfinite(total)
-    return jnp.where(legal, total, jnp.full_like(total, jnp.nan))
+    return jnp.where(legal, weights / total, jnp.full_like(weights, jnp.nan))
 
 
 def _split(batch: Any, num_minibatches: int, function: str) -> Any:
@@ -239,6 +242,8 @@ def _wide(x: jax.Array) -> jax.Array:
 
 def _summable(metric: jax.Array) -> jax.Array:
     """A metric in the dtype of its sum: float32 at least, and JAX's widest one for integers and booleans."""
+    if jnp.issubdtype(metric.dtype, jnp.complexfloating):
+        return metric
     if not (metric.dtype == bool or jnp.issubdtype(metric.dtype, jnp.integer)):
         return _wide(metric)
     signed, unsigned = (jax.dtypes.canonicalize_dtype(widest) for widest in (jnp.int64, jnp.uint64))

@@ -142,14 +142,15 @@ def _accumulate(
     differentiated = torch.func.grad_and_value(loss, has_aux=True)
     # With parameters that require a gradient, the sums would keep the graph of every minibatch alive.
     outermost = not transforming()
+    shares = None if weights is None else _shares(weights, total_weight, given)
     total, metrics_total, mutables, first = None, None, [], None
     for b, of_minibatch in enumerate(split(seed, num_minibatches)):
         minibatch = pytree.tree_map(lambda x, b=b: None if x is None else x[b * size : (b + 1) * size], batch)
         with torch.no_grad() if outermost else nullcontext():
             gradients, (_, aux) = differentiated(given, minibatch, of_minibatch)
             wide = [_wide(g) for g in gradients]
-            if weights is not None:
-                wide = [_weighted(weights[b], g) for g in wide]
+            if shares is not None:
+                wide = [_weighted(shares[b], g) for g in wide]
             del gradients
             total = wide if total is None else _added(total, wide)
         metrics, mutable = pytree.tree_map(_taken, aux, is_leaf=lambda x: isinstance(x, _Slot))
@@ -160,27 +161,29 @@ def _accumulate(
         metrics_total = metrics if metrics_total is None else pytree.tree_map(_sum, metrics_total, metrics)
         mutables.append(mutable)
     assert total is not None
-    if weights is None:
-        divided = [g / num_minibatches for g in total]
-    else:
-        divisor = _divisor(weights, total_weight, total)
-        divided = [g / divisor.to(g.device, g.dtype) for g in total]
+    divided = [g / num_minibatches for g in total] if shares is None else total
     mean = whole([g.to(p.dtype) for p, g in zip(given, divided, strict=True)])
     return mean, metrics_total, pytree.tree_map(_stack, *mutables)
 
 
-def _weighted(weight: Tensor, gradient: Tensor) -> Tensor:
-    """A term of the sum. It is no product where the weight is 0: a mean over no tokens is NaN."""
-    weight = weight.to(gradient.device, gradient.dtype)
-    return torch.where(weight == 0, 0, weight * gradient)
+def _weighted(share: Tensor, gradient: Tensor) -> Tensor:
+    """A term of the sum. It is no product where the share is 0: a mean over no tokens is NaN."""
+    share = share.to(gradient.device, gradient.dtype)
+    return torch.where(share == 0, 0, share * gradient)
 
 
-def _divisor(weights: Tensor, total_weight: Any, gradients: Sequence[Tensor]) -> Tensor:
-    """The number by which weighted sums are divided; NaN for weights that are not legal and were not read."""
-    dtype = functools.reduce(torch.promote_types, (g.dtype for g in gradients), torch.float32)
-    total = weights.sum() if total_weight is None else torch.as_tensor(total_weight, device=weights.device)
+def _shares(weights: Tensor, total_weight: Any, params: Sequence[Tensor]) -> Tensor:
+    """The weight of each minibatch as a share of the total, in float32 at least. The sum need not be representable.
+
+    Shares are NaN for weights that are not legal and were not read.
+    """
+    dtype = functools.reduce(torch.promote_types, (p.dtype for p in params), torch.float32)
+    # Scaled, no sum overflows.
+    scale = 1 / weights.numel()
+    weights = weights.to(dtype) * scale
+    total = weights.sum() if total_weight is None else torch.as_tensor(total_weight).to(weights) * scale
     legal = (weights >= 0).all() & weights.isfinite().all() & (total > 0) & total.isfinite()
-    return torch.where(legal, total.to(dtype), torch.nan)
+    return torch.where(legal, weights / total, torch.nan)
 
 
 class _Slot(NamedTuple):

@@ -57,6 +57,7 @@ class JaxTrainer:
 
     def __init__(self, settings: Settings, kind: Kind, layout: Layout) -> None:
         self.settings, self.kind = settings, kind
+        self.patience = ocp.options.AsyncOptions(timeout_secs=math.ceil(layout.timeout))
         _join_processes(layout)
         devices, parts = len(jax.devices()), layout.sequence_parallel
         layout.check(settings, devices)
@@ -102,20 +103,19 @@ class JaxTrainer:
         return self.kind.from_flax(jax.device_get(self._whole(self.state.params)))
 
     def save(self, directory: Path) -> None:
-        """Write parameters, optimiser and schedule."""
-        with ocp.StandardCheckpointer() as checkpointer:
+        """Write parameters, optimiser and schedule. If one process fails, the others do so after the time-out."""
+        with ocp.StandardCheckpointer(async_options=self.patience) as checkpointer:
             checkpointer.save(directory.absolute(), self.state)
 
     def restore(self, directory: Path) -> None:
         """Read what `save` wrote."""
         target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state)
-        with ocp.StandardCheckpointer() as checkpointer:
+        with ocp.StandardCheckpointer(async_options=self.patience) as checkpointer:
             self.state = checkpointer.restore(directory.absolute(), target)
 
-    def wait_for_all(self) -> None:
-        """Wait for the other processes, if there are any."""
-        if jax.process_count() > 1:
-            multihost_utils.sync_global_devices("language model")
+    def wait_for_all(self, failed: bool = False) -> bool:
+        """Return when every process has called it: whether any of them has failed."""
+        return bool(np.any(multihost_utils.process_allgather(np.array(failed))))
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

@@ -86,10 +86,14 @@ class Settings:
     """
 
     framework: str = setting("torch", "the framework that trains", one_of("torch", "jax"))
-    data: str | None = setting(None, "a directory of text; without it, the standard library of this Python")
+    data: str | None = setting(
+        None, "a directory of text, or one file; without it, the standard library of this Python"
+    )
     pattern: str = setting("*.py", "which files of the directory are read")
     smallest_file: int = setting(256, "leave out files of fewer bytes", POSITIVE)
-    validation_share: float = setting(0.05, "share of the files that is held out", SHARE)
+    validation_share: float = setting(
+        0.05, "share of the files that is held out, or of the bytes of a single file", SHARE
+    )
     width: int = setting(128, "features of the residual stream", up_to(2**20))
     blocks: str = setting("mlstm:2", "cells of the blocks in order, each with a number of blocks or for one", BLOCKS)
     heads: int = setting(4, "heads of a block; divides the width", POSITIVE)

@@ -151,15 +151,18 @@ class TorchTrainer:
         set_state_dict(self.model, self.optimiser, model_state_dict=state["model"], optim_state_dict=state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
 
-    def wait_for_all(self) -> None:
-        """Return when every process has called it.
+    def wait_for_all(self, failed: bool = False) -> bool:
+        """Return when every process has called it: whether any of them has failed.
 
         Raises:
             ProcessError: another process has stopped.
         """
-        if self.ranks > 1:
-            with self._waiting("before or after a checkpoint"):
-                dist.barrier()
+        if self.ranks == 1:
+            return failed
+        failures = torch.tensor(float(failed), device=self.device)
+        with self._waiting("before or after a checkpoint"):
+            dist.all_reduce(failures)
+        return bool(failures)
 
     def close(self) -> None:
         """Leave the group of processes."""

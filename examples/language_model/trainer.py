@@ -60,8 +60,8 @@ class Trainer(Protocol):
         """Read what `save` wrote."""
         ...
 
-    def wait_for_all(self) -> None:
-        """Return when every process has called it."""
+    def wait_for_all(self, failed: bool = False) -> bool:
+        """Return when every process has called it: whether any of them has failed."""
         ...
 
     def close(self) -> None:

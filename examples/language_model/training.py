@@ -157,18 +157,31 @@ class _Loop:
     def _checkpoint(self, step: int, facts: dict) -> None:
         """Write a checkpoint: the framework's state, and the weights by name, which both frameworks can read."""
         trainer, directory = self.trainer, self.directory / "checkpoints"
-        if trainer.is_main:
-            checkpoints.begin(directory, step)
-        trainer.wait_for_all()
         unfinished = checkpoints.unfinished(directory, step)
-        with _failing_as(f"the checkpoint of step {step} cannot be written"):
+        what = f"the checkpoint of step {step} cannot be written"
+        with _on_all_processes(trainer, what):
+            if trainer.is_main:
+                checkpoints.begin(directory, step)
+        with _on_all_processes(trainer, what):
             trainer.save(unfinished / "state")
-        trainer.wait_for_all()
         weights = trainer.parameters()
-        if trainer.is_main:
-            save_file(weights, unfinished / WEIGHTS)
-            checkpoints.finish(directory, step, facts, self.settings.keep_checkpoints)
-        trainer.wait_for_all()
+        with _on_all_processes(trainer, what):
+            if trainer.is_main:
+                save_file(weights, unfinished / WEIGHTS)
+                checkpoints.finish(directory, step, facts, self.settings.keep_checkpoints)
+
+
+@contextmanager
+def _on_all_processes(trainer: Trainer, what: str) -> Iterator[None]:
+    """Wait for all processes after what each does; if one of them fails, all raise `CheckpointError`."""
+    failure = None
+    try:
+        with _failing_as(what):
+            yield
+    except CheckpointError as error:
+        failure = error
+    if trainer.wait_for_all(failed=failure is not None):
+        raise failure or CheckpointError(f"{what}: another process failed")
 
 
 def _check_memory(wanted: Settings, parameters: int) -> None:

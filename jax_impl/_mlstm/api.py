@@ -115,9 +115,10 @@ def mlstm(
         f: forget gate preactivations, same shape as `i`; −∞ empties the memory, +∞ keeps all of it.
         initial_state: ``(C, n, m)`` before the first step, in the accumulation dtype; None means ``C = n = m = 0``.
         return_state: also return the state after the last step.
-        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced. A NaN or an infinite value
-            spoils results of its own sequence and head alone: in q the h of its token, elsewhere h from its token on
-            and the final state, and always all gradients.
+        cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced, and is then not checked: one
+            that does not end at T (with `sequence_axis`, at the number of tokens of all devices) gives unspecified
+            numbers. A NaN or an infinite value spoils results of its own sequence and head alone: in q the h of its
+            token, elsewhere h from its token on and the final state, and always all gradients.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
         chunk_size: steps per chunk; None chooses one to suit S. The value does not depend on it.
         eps: added to the normaliser, for parity with kernels that do so; its gradient treats m as a constant.

@@ -14,11 +14,18 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import accumulation, einsum
+from jax_impl._gates import finite_stabiliser
 from jax_impl._gru.packed import over_steps
 from jax_impl._mesh_axes import vary_like
 from jax_impl._packing import indices, sequence_of_tokens
 from jax_impl._slstm.arguments import Arguments, Gates, Gradients, Options, Residuals, Result
 from reference.arguments import SLSTMState
+
+_FAR = 2.0**40
+"""From this n on, or below its inverse, the roundoff of log weights takes n no further from 1."""
+
+_LARGEST_LOST = 16.0
+"""The largest roundoff of a log weight that counts: no step takes n out of range."""
 
 
 class _Step(NamedTuple):
@@ -49,14 +56,26 @@ def _gates(options: Options, x: Gates, weights: Gates, state: SLSTMState) -> tup
     carried = a + state.m
     m = jnp.maximum(carried, u.i)
     # With the least finite number in place of −∞, weights become 0 and not NaN.
-    unit = jnp.maximum(m, jnp.finfo(m.dtype).min)
-    keep, gain = jnp.exp(state.m - unit + a), jnp.exp(u.i - unit)
+    unit = finite_stabiliser(m)
+    keep, gain = jnp.exp((carried - unit) + _lost(a, state, carried)), jnp.exp(u.i - unit)
     return _Step(jnp.tanh(u.z), jax.nn.sigmoid(u.o), keep, gain, slope, u.i > carried), m
 
 
+def _lost(a: jax.Array, state: SLSTMState, carried: jax.Array) -> jax.Array:
+    """The part that rounding took from ``a + m``, which belongs to the log weight of the memory.
+
+    It adds up over the steps of a memory that only decays, and then counts as 0 before n leaves the range.
+    """
+    # Half of the least number: less it, no m is infinite.
+    lost = (state.m - jnp.maximum(carried, 0.5 * jnp.finfo(carried.dtype).min)) + a
+    near = (state.n == 0) | ((state.n > 1 / _FAR) & (state.n < _FAR))
+    return jnp.where(near & (jnp.abs(lost) < _LARGEST_LOST), lost, 0)
+
+
 def _quotient(x: jax.Array, n: jax.Array) -> jax.Array:
-    """``x / n``; 0 where nothing has been written."""
-    return jnp.where(n == 0, 0, x / jnp.where(n == 0, 1, n))
+    """``x / n``; 0 where nothing has been written, or less than the smallest normal number."""
+    empty = n < jnp.finfo(n.dtype).tiny
+    return jnp.where(empty, 0, x / jnp.where(empty, 1, n))
 
 
 def _advance(options: Options, weights: Gates, state: SLSTMState, x: Gates) -> SLSTMState:

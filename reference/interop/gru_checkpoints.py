@@ -27,6 +27,10 @@ _KERAS_SETTINGS: Mapping[str, tuple[Any, str]] = {
 
 _KERAS_REQUIRED = ("units", "use_bias", "reset_after", "activation", "recurrent_activation")
 
+_KERAS_CONFIGURATION = "the configuration of a keras.layers.GRU"
+_KERAS_ADVICE = {"reset_after": "True or False: add False for a layer that was saved before Keras had this setting"}
+"""Advice for a required setting that is missing."""
+
 _KERAS_WITHOUT_EFFECT = {
     "name", "trainable", "return_sequences", "return_state", "unroll", "implementation", "seed",
     "batch_input_shape", "batch_shape",
@@ -79,7 +83,7 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
         call.refuse(TypeError, "weights", describe(weights), "a list of arrays, `layer.get_weights()`")
     for name in _KERAS_REQUIRED:
         if name not in config:
-            call.refuse(ValueError, f"config.{name}", "missing", "the configuration of a keras.layers.GRU")
+            call.refuse(ValueError, f"config.{name}", "missing", _KERAS_ADVICE.get(name, _KERAS_CONFIGURATION))
     for name, value in config.items():
         if name in _KERAS_SETTINGS:
             expected, why = _KERAS_SETTINGS[name]
@@ -101,7 +105,10 @@ def gru_weights_from_keras(weights: Sequence[np.ndarray], config: Mapping[str, A
         call.shape("bias", arrays["bias"], f"2 {3 * units}" if reset_after else f"{3 * units}")
     if "dtype" in config:
         policy, dtype = _keras_policy(config["dtype"]), str(arrays["kernel"].dtype)
-        _expect(call, "config.dtype", policy, dtype, "the dtype of the weights, in which the layer computes")
+        why = (
+            f"the layer computes in the dtype of its weights; set it to {dtype!r} in the configuration to load them so"
+        )
+        _expect(call, "config.dtype", policy, dtype, why)
     biases = (None, None) if not has_bias else arrays["bias"] if reset_after else (arrays["bias"], None)
     update, reset, candidate = in_columns(arrays["kernel"], arrays["recurrent_kernel"], *biases)
     return one_head(update=update, reset=reset, candidate=candidate, reset_after=reset_after)

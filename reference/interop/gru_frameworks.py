@@ -5,6 +5,7 @@ Both apply the reset gate after the recurrent product, and their update gate wei
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from reference.interop.gru_weights import Gate, GRUWeights, in_columns, one_head
 _TORCH_NAME = re.compile(r"(weight|bias)_(ih|hh)_l[0-9]+(_reverse)?")
 _FLAX_BIASES = ("ir", "iz", "in", "hn")
 _FLAX = (*_FLAX_BIASES, "hr", "hz")
+_NNX = ("dense_i", "dense_h")
 
 
 def gru_weights_from_torch(
@@ -76,38 +78,37 @@ def gru_weights_from_torch(
     return one_head(update=update, reset=reset, candidate=candidate, reset_after=True)
 
 
-def gru_weights_from_flax(params: Mapping[str, Mapping[str, np.ndarray]]) -> GRUWeights:
-    """Weights of ``flax.linen.GRUCell``, with its own ``gate_fn`` and ``activation_fn``.
+def gru_weights_from_flax(params: Mapping[str, Mapping[str, Any]]) -> GRUWeights:
+    """Weights of ``flax.linen.GRUCell`` or ``flax.nnx.GRUCell``, with their own ``gate_fn`` and ``activation_fn``.
 
     Args:
-        params: the cell's parameters as NumPy arrays, ``jax.tree.map(np.asarray, variables["params"])``: the dense
-            layers ``ir``, ``iz`` and ``in`` of the input and ``hr``, ``hz`` and ``hn`` of the state, each with its
-            ``kernel`` and all but ``hr`` and ``hz`` with a ``bias``.
+        params: the cell's parameters, as JAX or NumPy arrays. Of Linen ``variables["params"]``: the dense layers
+            ``ir``, ``iz`` and ``in`` of the input and ``hr``, ``hz`` and ``hn`` of the state, each with its ``kernel``
+            and all but ``hr`` and ``hz`` with a ``bias``. Of NNX ``nnx.to_pure_dict(nnx.state(cell, nnx.Param))``:
+            ``dense_i``, with a ``bias``, and ``dense_h``, whose columns are in the order r, z, n.
 
     Returns:
         Weights of a layer with one head and `reset_after`.
 
     Raises:
-        TypeError: an array is not a floating-point NumPy array, or dtypes differ.
+        TypeError: an array is not a floating-point array, or dtypes differ.
         ValueError: a parameter is missing, unknown or has another shape.
 
     Source:
-        Flax, ``flax.linen.GRUCell``.
+        Flax, ``flax.linen.GRUCell`` and ``flax.nnx.GRUCell``.
     """
     call = Call("gru_weights_from_flax", NUMPY)
     check_mapping(call, "params", params, "dense layers by name")
-    for name in (*_FLAX, *params):
-        if name not in params:
-            call.refuse(ValueError, f"params[{name!r}]", "missing", "a dense layer of flax.linen.GRUCell")
-        if name not in _FLAX:
-            call.refuse(ValueError, f"params[{name!r}]", describe(params[name]), f"one of {', '.join(_FLAX)}")
-        check_mapping(call, f"params[{name!r}]", params[name], "`kernel` and `bias`")
-        expected = {"kernel", "bias"} if name in _FLAX_BIASES else {"kernel"}
-        if set(params[name]) != expected:
-            found = ", ".join(map(repr, params[name]))
-            call.refuse(ValueError, f"params[{name!r}]", f"a mapping of {found}", " and ".join(sorted(expected)))
-    arrays = {f"{name}.{part}": array for name in _FLAX for part, array in params[name].items()}
-    call.floating(**arrays)
+    if any(name in params for name in _NNX):
+        arrays = _dense_layers(call, params, _NNX, ("dense_i",), "flax.nnx.GRUCell")
+        recurrent = arrays["dense_h.kernel"]
+        H = recurrent.shape[0] if recurrent.ndim else 0
+        call.shape("dense_h.kernel", recurrent, f"{H} {3 * H}")
+        call.shape("dense_i.kernel", arrays["dense_i.kernel"], f"I {3 * H}")
+        call.shape("dense_i.bias", arrays["dense_i.bias"], f"{3 * H}")
+        reset, update, candidate = in_columns(arrays["dense_i.kernel"], recurrent, arrays["dense_i.bias"], None)
+        return one_head(update=update, reset=reset, candidate=candidate, reset_after=True)
+    arrays = _dense_layers(call, params, _FLAX, _FLAX_BIASES, "flax.linen.GRUCell")
     for name in _FLAX:
         call.shape(f"{name}.kernel", arrays[f"{name}.kernel"], "H H" if name[0] == "h" else "I H")
     for name in _FLAX_BIASES:
@@ -118,3 +119,27 @@ def gru_weights_from_flax(params: Mapping[str, Mapping[str, np.ndarray]]) -> GRU
         return Gate(kernel, recurrent, arrays[f"i{letter}.bias"], arrays.get(f"h{letter}.bias"))
 
     return one_head(update=gate("z"), reset=gate("r"), candidate=gate("n"), reset_after=True)
+
+
+def _dense_layers(
+    call: Call, params: Mapping[str, Any], names: tuple[str, ...], with_bias: tuple[str, ...], cell: str
+) -> dict[str, np.ndarray]:
+    """The arrays ``NAME.kernel`` and ``NAME.bias`` of a cell's dense layers, all of them and no others."""
+    for name in (*names, *params):
+        if name not in params:
+            call.refuse(ValueError, f"params[{name!r}]", "missing", f"a dense layer of {cell}")
+        if name not in names:
+            call.refuse(ValueError, f"params[{name!r}]", describe(params[name]), f"one of {', '.join(names)}")
+        check_mapping(call, f"params[{name!r}]", params[name], "`kernel` and `bias`")
+        expected = {"kernel", "bias"} if name in with_bias else {"kernel"}
+        if set(params[name]) != expected:
+            found = ", ".join(map(repr, params[name]))
+            call.refuse(ValueError, f"params[{name!r}]", f"a mapping of {found}", " and ".join(sorted(expected)))
+    arrays = {f"{name}.{part}": _in_numpy(array) for name in names for part, array in params[name].items()}
+    call.floating(**arrays)
+    return arrays
+
+
+def _in_numpy(array: Any) -> Any:
+    """An array of JAX as one of NumPy; anything else as it is, to be refused by name."""
+    return np.asarray(array) if type(array).__module__.startswith("jax") else array

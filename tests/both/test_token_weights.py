@@ -63,3 +63,29 @@ def test_the_gradient_of_the_mean_over_all_tokens(framework, form):
         assert relative_error(framework.numpy(gradients[name]), x, scale) < TOLERANCE["float32"], name
     total = framework.numpy(metrics["squares"]) / framework.numpy(metrics["tokens"])
     assert relative_error(total, framework.numpy(mean)) < TOLERANCE["float32"]
+
+
+WITHOUT_A_SUM = [
+    ("int64", (2**62, 2**62, 0, 2**62), None),
+    ("float32", (3e38, 2e38, 0.0, 1e38), None),
+    ("float32", (3e38, 2e38, 0.0, 1e38), 3e38),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("dtype", "weights", "total"), WITHOUT_A_SUM)
+def test_weights_whose_sum_is_not_representable(framework, form, dtype, weights, total):
+    slopes = np.array([[1.0], [-3.0], [np.nan], [5.0]])
+
+    def loss_fn(params, apply_fn, minibatch, rng):
+        return (params["w"] * minibatch["x"][0]).sum(), ({}, None)
+
+    with framework.wide(dtype == "int64"):
+        state = SimpleNamespace(params={"w": framework.array(np.ones(1), "float32")}, apply_fn=None)
+        batch = {"x": framework.array(slopes, "float32")}
+        given = {"weights": framework.array(np.array(weights), dtype), "total_weight": total}
+        accumulate = getattr(framework.package, form)
+        gradients, _, _ = accumulate(state, batch, framework.random_state(0), 4, loss_fn, **given)
+        found = framework.numpy(gradients["w"])
+    expected = sum(w * slope for w, (slope,) in zip(weights, slopes, strict=True) if w) / (total or sum(weights))
+    np.testing.assert_allclose(found, [expected], rtol=1e-6)

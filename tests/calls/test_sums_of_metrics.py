@@ -68,6 +68,13 @@ def test_metrics_of_16_bits_are_summed_in_32(wing, form, value, dtype, n, total)
     np.testing.assert_allclose(np.asarray(found), [total], rtol=3e-3)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_complex_metrics_keep_both_parts(wing, form):
+    metrics, _ = accumulated(wing, form, lambda *_: ({"m": scalar(wing, 1.5 - 2j, "complex64")}, None), 3)
+    assert str(metrics["m"].dtype).rpartition(".")[2] == "complex64"
+    np.testing.assert_array_equal(np.asarray(metrics["m"]), [4.5 - 6j])
+
+
 LIMITS = [
     ("int32", 2**30, 3, 3 * 2**30, 2**31 - 1),
     ("int32", -(2**30), 3, -3 * 2**30, -(2**31)),

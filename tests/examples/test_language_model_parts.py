@@ -1,5 +1,6 @@
 """The parts of the language model that need no framework: settings, text, rows, baselines, checkpoints, draws."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -79,12 +80,22 @@ def test_text_is_read_and_the_same_files_are_held_out(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"`data` is '.*nowhere', which is not a directory"):
+    with pytest.raises(CorpusError, match=r"`data` is '.*nowhere', which is neither a directory nor a file"):
         corpus.read(Settings(data=str(tmp_path / "nowhere")))
     with pytest.raises(CorpusError, match=r"where no file fits `pattern` '\*\.py' with at least 256 bytes"):
         corpus.read(Settings(data=str(tmp_path)))
-    with pytest.raises(CorpusError, match=r"`validation_share` is 0\.5: of 1 files in .* none is (held out|left)"):
-        corpus.read(text(tmp_path, only=b"abc"))
+    with pytest.raises(CorpusError, match=r"`validation_share` is 0\.5: of 2 files in .* none is (held out|left)"):
+        corpus.read(text(tmp_path, a=b"abc", c=b"abc"))
+
+
+def test_of_one_file_the_end_is_held_out(tmp_path: Path) -> None:
+    settings = text(tmp_path, only=b"abcdefghij")
+    for data in (tmp_path, tmp_path / "only.py"):
+        found = corpus.read(dataclasses.replace(settings, data=str(data), validation_share=0.2))
+        parts = text_of(found.training.tokens), text_of(found.validation.tokens)
+        assert parts == (b"abcdefgh", b"ij") and found.source == data
+    with pytest.raises(CorpusError, match=r"of 1 files in .* none is held out"):
+        corpus.read(dataclasses.replace(settings, validation_share=0.01))
 
 
 DOCUMENTS = joined([b"a" * 5, b"b" * 70, b"", b"c" * 33, b"d" * 2, b"e" * 9, b"f"])

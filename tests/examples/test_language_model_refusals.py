@@ -5,13 +5,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
+from safetensors import SafetensorError
 
 from examples.language_model import corpus, training
 from examples.language_model.__main__ import main
+from examples.language_model.checkpoints import CheckpointError
 from examples.language_model.settings import Settings
 from tests.examples.language_model_tools import small, small_text
 
@@ -68,6 +70,41 @@ def test_a_full_disk_is_named_and_the_run_resumes(run: Path) -> None:
         done.output,
     )
     assert (run / "checkpoints" / "step-00000004" / "manifest.json").is_file()
+
+
+def test_weights_that_cannot_be_written_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors raises an error of its own, which is no OSError."""
+
+    def full(*_: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    monkeypatch.setattr(training, "save_file", full)
+    said = refused("resume", run, "--sampled", 0)
+    assert said.endswith(
+        "Error: the checkpoint of step 4 cannot be written: SafetensorError: I/O error: No space left on device (os "
+        "error 28)\n"
+    )
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_all_processes_raise_if_one_cannot_write(fails: bool) -> None:
+    """None waits for a message that the one that failed will not send."""
+    waited = []
+
+    class Trainer:
+        def wait_for_all(self, failed: bool = False) -> bool:
+            waited.append(failed)
+            return True
+
+    words = "OSError: full" if fails else "another process failed"
+    with (
+        pytest.raises(CheckpointError, match=f"^it cannot be written: {words}$"),
+        training._on_all_processes(cast("Any", Trainer()), "it cannot be written"),
+    ):
+        if fails:
+            raise OSError("full")
+    assert waited == [fails]
 
 
 def manifest_with(**changed: Any) -> Callable[[str], str]:

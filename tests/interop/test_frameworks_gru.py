@@ -1,13 +1,15 @@
-"""Weights of ``torch.nn.GRU`` and ``flax.linen.GRUCell`` in the layers of all three packages, gradients included."""
+"""Weights of ``torch.nn.GRU`` and of Flax's GRU cells in the layers of all three packages, gradients included."""
 
 import flax.linen
 import jax
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 from reference.interop.gru_frameworks import gru_weights_from_flax, gru_weights_from_torch
-from tests.interop.layers import Inputs, Result, check
+from tests.interop.layers import PACKAGES, Inputs, Result, check
+from tests.interop.rounding import assert_rounding
 
 FEATURES, H, B, S = 5, 7, 3, 11
 
@@ -76,3 +78,21 @@ def test_a_cell_of_flax_agrees() -> None:
     ]
     peer = Result(output=np.asarray(output), state=np.asarray(state)[:, None], gradients=gradients)
     check(peer, weights, given)
+
+
+def test_a_cell_of_nnx_agrees_and_arrays_of_jax_are_taken() -> None:
+    cell = nnx.GRUCell(FEATURES, H, bias_init=nnx.initializers.normal(0.5), rngs=nnx.Rngs(0))
+    given = inputs(2)
+    assert given.h0 is not None
+    state, outputs = jax.numpy.asarray(given.h0[:, 0]), []
+    for t in range(given.x.shape[1]):
+        state, output = cell(state, given.x[:, t])
+        outputs.append(output)
+    params = nnx.to_pure_dict(nnx.state(cell, nnx.Param))
+    found = PACKAGES["reference"](gru_weights_from_flax(params), given)
+    assert_rounding(np.stack(outputs, 1), found.output, "output")
+    layer = flax.linen.GRUCell(H)
+    variables = layer.init(jax.random.key(0), state, given.x[:, 0])
+    _, output = layer.apply(variables, given.h0[:, 0], given.x[:, 0])
+    found = PACKAGES["reference"](gru_weights_from_flax(variables["params"]), given)
+    assert_rounding(np.asarray(output), found.output[:, 0], "output of Linen")

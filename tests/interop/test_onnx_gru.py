@@ -8,9 +8,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from reference.interop.gru_checkpoints import gru_weights_from_onnx
+from reference.interop.gru import GRUWeights
 from tests.interop.layers import PACKAGES, Inputs
 from tests.interop.rounding import assert_rounding
+from tests.interop.test_documents import BLOCKS
 
 
 def value(name: str, rank: int) -> onnx.ValueInfoProto:
@@ -31,12 +32,13 @@ def model(features: int, H: int, bias: bool, **attributes: Any) -> onnx.ModelPro
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def read(found: onnx.ModelProto) -> tuple[Any, ...]:
-    """The arguments of `gru_weights_from_onnx`, read from a graph."""
-    (node,) = found.graph.node
-    arrays = {each.name: numpy_helper.to_array(each) for each in found.graph.initializer}
-    attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    return arrays["W"], arrays["R"], arrays.get("B"), attributes
+def read(found: onnx.ModelProto) -> GRUWeights:
+    """The weights of the graph's GRU, by the lines of docs/interop.md."""
+    (block,) = (block for block in BLOCKS if "def load(" in block)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    names["gru_from_weights"] = lambda weights: weights
+    return names["load"](found, next(node for node in found.graph.node if node.op_type == "GRU"))
 
 
 def run(found: onnx.ModelProto, **feed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,7 +62,7 @@ def test_a_node_agrees_with_onnx_runtime(bias: bool, attributes: dict[str, Any])
     rng = np.random.default_rng(1)
     found = model(5, 6, bias, **attributes)
     x, h0 = rng.normal(size=(3, 13, 5)).astype("f4"), rng.normal(size=(3, 1, 6)).astype("f4")
-    weights = gru_weights_from_onnx(*read(found))
+    weights = read(found)
     results = {name: PACKAGES[name](weights, Inputs(x=x, h0=h0)) for name in PACKAGES}
     truth = results["reference"]
     pairs = {name: (result.output.astype("f4"), result.state.astype("f4")) for name, result in results.items()}
@@ -80,8 +82,24 @@ def test_lengths_become_a_packing() -> None:
     y, last = run(found, X=x.swapaxes(0, 1), h0=np.zeros((1, 3, 5), "f4"), lengths=np.array(lengths, "i4"))
     packed = np.concatenate([x[b, :length] for b, length in enumerate(lengths)])
     expected = np.concatenate([y[b, :length] for b, length in enumerate(lengths)])
-    weights, cu_seqlens = gru_weights_from_onnx(*read(found)), np.cumsum([0, *lengths])
+    weights, cu_seqlens = read(found), np.cumsum([0, *lengths])
     for name, run_package in PACKAGES.items():
         ours = run_package(weights, Inputs(x=packed, cu_seqlens=cu_seqlens))
         assert_rounding(expected, ours.output, f"{name}: output")
         assert_rounding(last, ours.state, f"{name}: state")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_node_without_later_inputs_and_with_weights_in_constants_is_read(bias: bool) -> None:
+    found = model(5, 6, bias, linear_before_reset=1)
+    expected = read(found)
+    (node,) = found.graph.node
+    del node.input[4 if bias else 3 :]
+    constants = [helper.make_node("Constant", [], [each.name], value=each) for each in found.graph.initializer]
+    nodes = [*constants, node]
+    del found.graph.initializer[:]
+    rebuilt = helper.make_graph(nodes, "g", list(found.graph.input)[:1], list(found.graph.output))
+    weights = read(helper.make_model(rebuilt, opset_imports=found.opset_import, ir_version=8))
+    assert weights.has_bias == bias
+    for name in ("input_kernel", "state_weight", "forget_weight", "reset_weight"):
+        np.testing.assert_array_equal(getattr(weights, name), getattr(expected, name))

@@ -43,7 +43,7 @@ def made(module: ModuleType, dtype: torch.dtype = torch.float32, **settings: Any
     """A small model with random weights, the same ones at every call."""
     sizes = {"hidden_size": 128, "num_heads": 4, "num_hidden_layers": 2, "vocab_size": 97, "chunk_size": 16}
     norms = {"norm_reduction_force_float32": False}
-    config = xLSTMConfig(**sizes, **(norms | settings), bos_token_id=None, eos_token_id=None, pad_token_id=0)
+    config = xLSTMConfig(**(sizes | norms | settings), bos_token_id=None, eos_token_id=None, pad_token_id=0)
     torch.manual_seed(0)
     model = module.xLSTMForCausalLM(config)
     generator = torch.Generator().manual_seed(1)
@@ -132,6 +132,31 @@ def test_a_training_step(module: ModuleType, mode: str) -> None:
     assert_rounding(loss, exact_loss, "loss")
     assert len(found) > 20
     assert_same_gradients(found, exact)
+
+
+@pytest.mark.parametrize("mode", ["inference", "train"])
+def test_a_training_step_with_a_cache_is_one_without(module: ModuleType, mode: str) -> None:
+    """transformers uses a cache by default, and overwrites its states before the backward pass."""
+    model, text = install(made(module, mode=mode)).train(), tokens(2, 48)
+    found = []
+    for use_cache in (True, False):
+        model.zero_grad()
+        loss = model(text, labels=text, use_cache=use_cache).loss
+        loss.backward()
+        found.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_a_cache_that_does_not_fit_and_a_model_without_states_are_refused(module: ModuleType) -> None:
+    odd = install(made(module, hidden_size=96))
+    with pytest.raises(
+        ValueError, match=r"mlstm_backend: `c_initial` has the head dims \(16, 32\); expected \(12, 24\)"
+    ):
+        odd(tokens(2, 4), use_cache=True)
+    assert odd(tokens(2, 4), use_cache=False).logits.isfinite().all()
+    with pytest.raises(ValueError, match=r"install: `config\.return_last_states` is False with `config.mode` 'train'"):
+        install(made(module, mode="train", return_last_states=False))
+    install(made(module, mode="inference", return_last_states=False))(tokens(2, 4))
 
 
 def test_gradient_checkpointing_changes_nothing(module: ModuleType) -> None:

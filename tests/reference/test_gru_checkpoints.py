@@ -178,6 +178,29 @@ def test_what_of_flax_is_refused(change: Any, said: str) -> None:
         gru_weights_from_flax(params)
 
 
+def test_dense_layers_of_nnx() -> None:
+    params, x = flax_params(), RNG.normal(size=(2, 7, F))
+    joined = {
+        f"dense_{of}": {"kernel": np.concatenate([params[f"{of}{gate}"]["kernel"] for gate in "rzn"], 1)} for of in "ih"
+    }
+    joined["dense_i"]["bias"] = np.concatenate([params[f"i{gate}"]["bias"] for gate in "rzn"])
+    params["hn"]["bias"] = np.zeros(H)
+    expected, _ = gru_from_weights(gru_weights_from_flax(params))(x)
+    output, _ = gru_from_weights(gru_weights_from_flax(joined))(x)
+    np.testing.assert_allclose(output, expected, rtol=1e-13)
+    for name, layer, said in (
+        ("dense_h", {"kernel": np.ones((H, H))}, r"`dense_h.kernel` is f64\[4,4\]; expected \[4, 12\]"),
+        (
+            "dense_i",
+            {"kernel": np.ones((F, 3 * H))},
+            r"`params\['dense_i'\]` is a mapping of 'kernel'; expected bias and",
+        ),
+        ("ir", params["ir"], r"`params\['ir'\]` is a dict; expected one of dense_i, dense_h"),
+    ):
+        with pytest.raises(ValueError, match=f"^gru_weights_from_flax: {said}"):
+            gru_weights_from_flax({**joined, name: layer})
+
+
 @pytest.mark.parametrize("prefix", ["", "model.layers.0.gru."])
 def test_heads_of_xma(prefix: str) -> None:
     named, x = xma_weights(prefix), RNG.normal(size=(2, 7, F))
@@ -223,7 +246,10 @@ def test_an_output_projection_is_given_once() -> None:
         ({"recurrent_activation": "hard_sigmoid"}, "`config.recurrent_activation` is 'hard_sigmoid'"),
         ({"dropout": 0.5}, "`config.dropout` is 0.5; expected 0"),
         ({"go_backwards": True}, "`config.go_backwards` is True; expected False"),
-        ({"dtype": "mixed_float16"}, "`config.dtype` is 'mixed_float16'; expected 'float64'"),
+        (
+            {"dtype": "mixed_float16"},
+            "`config.dtype` is 'mixed_float16'; expected 'float64': the layer computes in the dtype of its weights",
+        ),
         ({"spectral_norm": 1}, "`config.spectral_norm` is 1; expected no such setting"),
         ({"units": 5}, r"`kernel` is f64\[3,12\]; expected \[I, 15\]"),
         ({"use_bias": False}, "`weights` is 3 arrays; expected kernel, recurrent_kernel"),
@@ -237,7 +263,8 @@ def test_settings_of_keras_that_are_refused(change: dict[str, Any], said: str) -
 @pytest.mark.parametrize("name", KERAS)
 def test_a_setting_of_keras_that_is_missing(name: str) -> None:
     config = {key: value for key, value in KERAS.items() if key != name}
-    with pytest.raises(ValueError, match=f"`config.{name}` is missing; expected the configuration"):
+    expected = "True or False: add False for a layer" if name == "reset_after" else "the configuration"
+    with pytest.raises(ValueError, match=f"`config.{name}` is missing; expected {expected}"):
         gru_weights_from_keras(keras_weights(), config)
 
 

@@ -165,6 +165,8 @@ def refusals(group):
         "dtype": dense(*([part.float() for part in x] if odd else x)),
         "state": dense(initial_state=state if odd else None),
         "return": dense(return_state=odd),
+        "eps": dense(eps=1e-6 if odd else 0.0),
+        "values of the state": dense(initial_state=state._replace(n=state.n + 1e-9) if odd else state),
         "gradient": dense(*own_k),
         "one refuses": dense(*([x[0], x[1][:, :1], *x[2:]] if odd else x)),
         "all refuse": dense(eps=-1.0),
@@ -233,6 +235,7 @@ REFUSED = {
     "values": "ValueError: mlstm: `v` is an array with V=8 on rank 1; expected an array with V=4, as on rank 0",
     "dtype": "ValueError: mlstm: `q` is an array of float32 on rank 1; expected an array of float64, as on rank 0",
     "state": "ValueError: mlstm: `initial_state` is a state on rank 1; expected None, as on rank 0",
+    "eps": "ValueError: mlstm: `eps` is 1e-06 on rank 1; expected 0.0, as on rank 0",
     "return": "ValueError: mlstm: `return_state` is True on rank 1; expected False, as on rank 0",
     "gradient": "ValueError: mlstm: `k` is an array that requires a gradient on rank 1; expected an array that "
     "requires no gradient, as on rank 0",
@@ -250,7 +253,9 @@ def test_all_ranks_refuse_alike(ranks, name):
 
 
 def test_packings_that_differ_or_end_elsewhere_are_refused(ranks):
-    (packing,), (end,) = ({rank["refused"][name] for rank in ranks} for name in ("packing", "end"))
+    names = ("packing", "end", "values of the state")
+    (packing,), (end,), (state,) = ({rank["refused"][name] for rank in ranks} for name in names)
+    assert state.startswith("ValueError: mlstm: `initial_state` is a state with the hash "), state
     assert packing.startswith("ValueError: mlstm: `cu_seqlens` is a packing with the hash ")
     assert " on rank 1; expected a packing with the hash " in packing and packing.endswith(", as on rank 0")
     T = 4 * len(ranks)

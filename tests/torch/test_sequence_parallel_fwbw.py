@@ -128,6 +128,9 @@ def refusals(group):
         "return": message(
             lambda: fwbw_forward(*tokens[:5], {**config, "return_state": odd}, *state, sequence_group=group)
         ),
+        "floor": message(
+            lambda: fwbw_forward(*tokens[:5], {**config, "stabilize_correctly": odd}, *state, sequence_group=group)
+        ),
         "state": message(lambda: sharded(*tokens, *(() if odd else state))),
         "gradient": message(lambda: layer(*tokens, *own_n, sequence_group=group)),
         "backward": message(lambda: fwbw_backward(context, dh[:, :1] if odd else dh, config)),
@@ -167,6 +170,7 @@ def test_what_crosses_the_wire(ranks):
 
 EXPECTED = {
     "return": "ValueError: fwbw_forward: `config.return_state` is True on rank 1; expected False, as on rank 0",
+    "floor": "ValueError: fwbw_forward: `config.stabilize_correctly` is True on rank 1; expected False, as on rank 0",
     "state": "ValueError: fwbw_forward: `initial_C` is None on rank 1; expected a state, as on rank 0",
     "gradient": "ValueError: fwbw_forward: `n_initial` is an array that requires a gradient on rank 1; expected an "
     "array that requires no gradient, as on rank 0",

@@ -1,10 +1,11 @@
 """The agreement of all ranks about a call of the mLSTM whose steps are sharded over them.
 
-Ranks that disagree would wait for each other's messages until their time-out. Before any other message every rank
-therefore tells all others, in a few numbers, the facts about its call in which they must agree, its number of tokens,
-and whether it refuses the call. All of them then go on, or all raise the same error.
+Ranks that disagree would wait for each other's messages until their time-out, or compute parts of different functions.
+Before any other message every rank therefore tells all others, in a few numbers, the facts about its call in which they
+must agree, its number of tokens, and whether it refuses the call. All of them then go on, or all raise the same error.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -62,13 +63,14 @@ _FACTS = (
     _Fact("cu_seqlens", lambda x: int(x.cu_seqlens is not None), lambda given: "an array" if given else "None"),
     _Fact("state", lambda x: int(x.C is not None), lambda given: "a state" if given else "None"),
     _Fact("return_state", lambda x: int(x.return_state), lambda wanted: str(bool(wanted))),
+    _Fact("stabilize_correctly", lambda x: int(x.stabilize_correctly), lambda wanted: str(bool(wanted))),
     *(_dtype(name) for name in "qif"),
     _size("q", "N", -2),
     _size("q", "K", -1),
     _size("v", "V", -1),
     *(_differentiable(name) for name in (*"qkvif", *"Cnm")),
 )
-"""The facts but for B and the values of the packing, which follow them in a message."""
+"""The facts but for B and the values of eps, the initial state and the packing, which follow them in a message."""
 
 
 class Names(NamedTuple):
@@ -77,7 +79,7 @@ class Names(NamedTuple):
     Attributes:
         function: that of the call.
         state, C, n, m: those of the initial state and of its parts.
-        return_state: that of the option.
+        return_state, stabilize_correctly: those of the options.
     """
 
     function: str = "mlstm"
@@ -86,6 +88,7 @@ class Names(NamedTuple):
     n: str = "initial_state.n"
     m: str = "initial_state.m"
     return_state: str = "return_state"
+    stabilize_correctly: str = "stabilize_correctly"
 
 
 _MLSTM = Names()
@@ -106,7 +109,8 @@ def first_token(x: Arguments, group: Group, names: Names = _MLSTM) -> Tensor:
     facts = [fact.read(x) for fact in _FACTS]
     # The operator takes only the device of q, which vmap may have made a batch.
     device = torch.empty(0, device=x.q.device)
-    return _first_token(device, [T, *facts, B], x.cu_seqlens, *group, [*names])
+    state = [part.detach() if part is not None else None for part in (x.C, x.n, x.m)]
+    return _first_token(device, [T, *facts, B], x.eps, *state, x.cu_seqlens, *group, [*names])
 
 
 def refuse_together(error: Exception, group: Group) -> NoReturn:
@@ -121,22 +125,34 @@ def refuse_together(error: Exception, group: Group) -> NoReturn:
     raise AssertionError("unreachable: this rank refuses the call")
 
 
-NUMBERS = 1 + 1 + len(_FACTS) + 1 + 2
-"""Length of a message: whether the rank refuses the call, its tokens, the facts, B, and the end and a hash of the
-packing."""
+NUMBERS = 1 + 1 + len(_FACTS) + 1 + 4
+"""Length of a message: whether the rank refuses the call, its tokens, the facts, B, eps, a hash of the initial state,
+and the end and a hash of the packing."""
 
 
-def _run(x: Tensor, numbers: Sequence[int], cu_seqlens: Tensor | None, *rest: Any) -> Tensor:
+def _run(
+    x: Tensor,
+    numbers: Sequence[int],
+    eps: float,
+    C: Tensor | None,
+    n: Tensor | None,
+    m: Tensor | None,
+    cu_seqlens: Tensor | None,
+    *rest: Any,
+) -> Tensor:
     *place, given = rest
     group, names = Group(*place), Names(*given)
     message = torch.zeros(NUMBERS, dtype=torch.int64)
     message[1 : 1 + len(numbers)] = torch.tensor(numbers)
+    message[-4] = _bits(eps)
+    if C is not None and n is not None and m is not None:
+        message[-3] = torch.stack([_hash(_as_integers(part)) for part in (C, n, m)]).sum()
     if cu_seqlens is not None:
         bounds = cu_seqlens.long()
         message[-2:] = torch.stack([bounds[-1], _hash(bounds)]).cpu()
     table = _exchanged(message, "", group)
     tokens = [row[1] for row in table]
-    first, facts = table[0], (*_FACTS, _batch(cu_seqlens is not None), *_PACKING)
+    first, facts = table[0], (*_FACTS, _batch(cu_seqlens is not None), *_VALUES)
     for rank, row in enumerate(table):
         for fact, number, expected in zip(facts, row[2:], first[2:], strict=True):
             if number != expected:
@@ -155,14 +171,27 @@ def _batch(packed: bool) -> _Fact:
     return _Fact("q", lambda x: None, lambda B: f"an array with B={B}")
 
 
-_PACKING = (
+def _bits(x: float) -> int:
+    """The 64 bits of a float64."""
+    return struct.unpack("<q", struct.pack("<d", x))[0]
+
+
+def _as_integers(x: Tensor) -> Tensor:
+    """The bits of every element; those of −0 are those of 0."""
+    flat = (x + 0.0).flatten()
+    return flat.view(torch.int64 if flat.dtype == torch.float64 else torch.int32).long()
+
+
+_VALUES = (
+    _Fact("eps", lambda x: None, lambda bits: str(struct.unpack("<d", struct.pack("<q", bits))[0])),
+    _Fact("state", lambda x: None, lambda number: f"a state with the hash {number % 2**64:x}"),
     _Fact("cu_seqlens", lambda x: None, lambda end: f"an array that ends at {end}"),
     _Fact("cu_seqlens", lambda x: None, lambda number: f"a packing with the hash {number % 2**64:x}"),
 )
 
 
 def _hash(bounds: Tensor) -> Tensor:
-    """64 bits that differ between packings, but for one pair in 2⁶⁴: a multiplicative hash of bounds and places."""
+    """64 bits that differ between arrays, but for one pair in 2⁶⁴: a multiplicative hash of numbers and places."""
     place = torch.arange(1, len(bounds) + 1, device=bounds.device)
     mixed = (bounds + 1) * -0x61C8864680B583EB + place * 0x2545F4914F6CDD1D
     mixed = (mixed ^ (mixed >> 29)) * -0x40A7B892E31B1A47
@@ -190,8 +219,16 @@ def _shape(x: Tensor, *_: Any) -> Tensor:
 
 
 _first_token = operator(
-    "mlstm_first_token(Tensor x, SymInt[] numbers, Tensor? cu_seqlens, str name, int rank, int size, str devices, "
-    "str[] names) -> Tensor",
+    "mlstm_first_token(Tensor x, SymInt[] numbers, float eps, Tensor? C, Tensor? n, Tensor? m, Tensor? cu_seqlens, "
+    "str name, int rank, int size, str devices, str[] names) -> Tensor",
     _run,
     _shape,
 )
+
+
+def _mapped(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Tensor, None]:
+    """All calls of a vmap agree together: the hash is that of all their states."""
+    return _first_token(*args), None
+
+
+torch.library.register_vmap("gatespec::mlstm_first_token", _mapped)

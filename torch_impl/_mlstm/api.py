@@ -116,7 +116,7 @@ def mlstm(
             backward pass, alike. On P > 1 ranks each sends at most ``1 + ⌈log₂(P − 1)⌉`` messages of ``B·N·(K·V + K +
             3)`` numbers of the accumulation dtype (B = 1 for packed sequences), whatever S is; the backward pass sends
             as much. A returned state is one all-reduce of ``B·N·(K·V + K + 1)`` numbers, and so is the gradient of an
-            initial state. Before all that the ranks compare their calls (22 numbers each), which is read on the host.
+            initial state. Before all that the ranks compare their calls (25 numbers each), which is read on the host.
 
     Returns:
         h, with the shape and dtype of `v`; with `return_state`, ``(h, MLSTMState)``.

@@ -298,7 +298,8 @@ def _agreed(group: Group | None) -> Iterator[None]:
 
 
 def _names(function: str, names: tuple[str, str, str]) -> Names:
-    return Names(function, names[0], *names, return_state="config.return_state")
+    options = {name: f"config.{name}" for name in ("return_state", "stabilize_correctly")}
+    return Names(function, names[0], *names, **options)
 
 
 def _checked(

@@ -21,8 +21,11 @@ from torch_impl._slstm.arguments import Arguments, Cotangents, Result
 from torch_impl._step_layout import AddProduct, Piece, StepLayout, by_step, in_pieces, product_by_step, step_layout
 from torch_impl._threads import reconsider_threads, threads
 
-_LOG_LINEAR = 40.0
-"""Above this x, log(1 + exp(x)) is x to the last bit of float64."""
+_FAR = 2.0**40
+"""A memory with an initial n from this on, or below its inverse, decays without the roundoff of log weights."""
+
+_LARGEST_LOST = 32.0
+"""The largest roundoff of log weights in all steps of a call together: n then stays in range."""
 
 
 class Residuals(NamedTuple):
@@ -46,18 +49,21 @@ ORDER = (0, 3, 1, 2)
 """The order of the gates in an array, z, o, i, f, by their numbers in the order of the arguments."""
 
 
-def _walk_forward(piece: Piece, add: AddProduct, exponential: bool) -> None:
+def _walk_forward(piece: Piece, add: AddProduct, exponential: bool, counts: Tensor, most: float) -> None:
     """Compute the steps in place: preactivations become what `Residuals` describes, and states are filled.
+
+    What rounding takes from a + m belongs to the log weight of the memory. It adds up over the steps of a memory that
+    only decays, and is therefore bounded.
 
     Args:
         piece: its rows are the inputs z, o, i, f, ``(N, R, 4H)``, and room for `Residuals.decay`; its states are c, n,
             m, h.
         add: the product with the weights, ``(N, H, 4H)``.
+        counts: 1 where that roundoff counts, else 0, ``(N, B, H)``.
+        most: bound of the roundoff in a step.
     """
     steps, (gates, decay), states, views = piece
     least = torch.finfo(gates.dtype).min
-    # A number of Python would be converted in every step.
-    tiny = gates.new_full((), torch.finfo(gates.dtype).tiny)
     c, n, m, h = (state[:, : steps.B] for state in states)
     after = [state[:, steps.B :] for state in states]
     columns = (gates, *_quarters(gates), decay, *after)
@@ -71,21 +77,25 @@ def _walk_forward(piece: Piece, add: AddProduct, exponential: bool) -> None:
             u.copy_(sum_)
         z.tanh_()
         o.sigmoid_()
-        if exponential:
-            torch.add(m, f, out=m_new)
-            unit = torch.maximum(m_new, i, out=m_new).clamp_min(least)
-            torch.sub(m, unit, out=kept).add_(f).exp_()
-        else:
-            lost = torch.nn.functional.softplus(f.neg(), threshold=_LOG_LINEAR)
-            torch.sub(m, lost, out=m_new)
-            unit = torch.maximum(m_new, i, out=m_new).clamp_min(least)
-            torch.sub(m, unit, out=kept).sub_(lost).exp_()
+        a = f if exponential else torch.nn.functional.logsigmoid(f)
+        carried = m + a
+        unit = torch.maximum(carried, i, out=m_new).clamp_min(least)
+        # Half of the least number: less it, no m is infinite.
+        lost = torch.sub(m, carried.clamp_min(least / 2), out=kept).add_(a).clamp_(-most, most)
+        torch.addcmul(carried.sub_(unit), lost, counts[:, :count], out=kept).exp_()
         i.sub_(unit).exp_()
         torch.addcmul(i, kept, n, out=n_new)
         torch.mul(i, z, out=c_new).addcmul_(kept, c)
-        # Where nothing has been written, c and n are 0.
-        torch.div(c_new, n_new + tiny, out=h_new).mul_(o)
+        torch.div(c_new, _divisor(n_new), out=h_new).mul_(o)
         c, n, m, h = c_new, n_new, m_new, h_new
+
+
+def _divisor(n: Tensor) -> Tensor:
+    """n as a divisor: infinite where nothing has been written, so that the quotient is 0.
+
+    What is below the smallest normal number counts as nothing: its reciprocal would overflow.
+    """
+    return torch.nn.functional.threshold(n, torch.finfo(n.dtype).tiny, torch.inf)
 
 
 _CACHED = 1 << 16
@@ -108,15 +118,14 @@ def _factors(steps: StepLayout, exponential: bool, residuals: Residuals) -> _Fac
     gates, decay, c, n, h = residuals
     assert gates is not None and decay is not None and c is not None and n is not None and h is not None
     found = _Factors(*(torch.empty_like(decay) for _ in _Factors._fields))
-    tiny = torch.finfo(gates.dtype).tiny
     rows = max(_CACHED // max(decay.shape[-1], 1), 1)
     arrays = (gates, decay, n[:, steps.B :], h[:, steps.B :], steps.before(c), steps.before(n), *found)
     for gates_b, kept, n_b, h_b, c_before, n_before, *into in zip(*(x.split(rows, 1) for x in arrays), strict=True):
         z, o, gain, f = _quarters(gates_b)
         h_to_c, h_to_n, h_to_o, c_to_z, c_to_f, n_to_f = into
-        whole = n_b + tiny
-        torch.div(o, whole, out=h_to_c)
-        torch.div(h_b, whole, out=h_to_n).neg_()
+        divisor = _divisor(n_b)
+        torch.div(o, divisor, out=h_to_c)
+        torch.div(h_b, divisor, out=h_to_n).neg_()
         torch.mul(h_b, 1 - o, out=h_to_o)
         torch.mul(gain, 1 - z * z, out=c_to_z)
         kept = kept if exponential else kept * torch.sigmoid(-f)
@@ -230,13 +239,15 @@ def _forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
     for state, given, none in zip(last, (x.c0, x.n0, x.m0, x.h0), (0.0, 0.0, -torch.inf, 0.0), strict=True):
         state[:] = none if given is None else steps.longest_first(given)
     add = product_by_step(steps, weights)
+    counts = ((last[1] == 0) | ((last[1] > 1 / _FAR) & (last[1] < _FAR))).to(dtype)
+    most = _LARGEST_LOST / max(len(steps.running), 1)
     residuals = NO_RESIDUALS
     for piece in in_pieces(steps, bool(keep), (4 * H, H), last):
         (gates, decay), (c, n, _, h) = piece.rows, piece.states
         for number, rows in zip(ORDER, _quarters(gates), strict=True):
             piece.steps.gather(x.inputs[number], rows)
         with _threads_of_steps(steps, weights):
-            _walk_forward(piece, add, x.forget_gate == "exp")
+            _walk_forward(piece, add, x.forget_gate == "exp", counts, most)
         piece.steps.scatter_into(y, h[:, piece.steps.B :])
         if keep:
             walked = {"gates": gates, "decay": decay, "cs": c, "ns": n, "hs": h}

@@ -46,7 +46,8 @@ def install(
 
     Raises:
         ValueError: there is no mLSTM layer in `model`, gatespec is installed in it already, or its configuration asks
-            for something that `mlstm` does not compute: a sigmoid input gate or a parallel kernel, an unknown mode.
+            for something that `mlstm` does not compute: a sigmoid input gate or a parallel kernel, an unknown mode; or
+            for kernels without a state in training, which the model's layers cannot use.
     """
     backend = known_backend("install", kernel_backend, KernelBackend)
     _check_model("install", model)
@@ -137,6 +138,11 @@ class _Settings:
                 raise ValueError(f"install: `config.{field.name}` is missing; expected a configuration of an xLSTM")
         if config.mode not in _MODES:
             raise ValueError(f"install: `config.mode` is {config.mode!r}; expected one of {', '.join(_MODES)}")
+        if config.mode != "inference" and not config.return_last_states:
+            raise ValueError(
+                f"install: `config.return_last_states` is False with `config.mode` {config.mode!r}; expected True: the "
+                "layers of the model unpack a state"
+            )
         return _Settings(
             mode=config.mode,
             chunk_size=config.chunk_size,
@@ -174,6 +180,11 @@ class _Mask:
             shape = list(mask.shape)
             raise ValueError(f"xLSTM: `attention_mask` is {shape}; expected [B={B}, S], S at least {S}")
         self.kept = mask[:, mask.shape[1] - S :].bool()
+
+
+def _kept(part: Tensor | None) -> Tensor | None:
+    """A part of an initial state for the backward pass: transformers overwrites those in its cache."""
+    return part.clone() if isinstance(part, Tensor) and torch.is_grad_enabled() else part
 
 
 class MLSTMBackend(nn.Module):
@@ -223,7 +234,7 @@ class MLSTMBackend(nn.Module):
             h ``(B, N, S, V)``, or ``(h, (c, n, m))``, as always in inference.
 
         Raises:
-            TypeError, ValueError: as in `mlstm`; the mode is unknown.
+            TypeError, ValueError: as in `mlstm`; the mode is unknown, or the cache has other head dims than the layer.
         """
         settings = self._settings
         mode = settings.mode if mode is None else mode
@@ -232,7 +243,8 @@ class MLSTMBackend(nn.Module):
         check_inputs("mlstm_backend", q, k, v, i, f)
         wanted = settings.return_last_states if return_last_states is None else return_last_states
         i, f = self._masked(i, f)
-        state = (c_initial, n_initial, m_initial)
+        self._check_cache(c_initial, q, v)
+        state = (_kept(c_initial), _kept(n_initial), _kept(m_initial))
         if mode == "inference" and q.shape[2] == 1:
             empty = all(part is None for part in state)
             h, last = run_step(
@@ -262,6 +274,16 @@ class MLSTMBackend(nn.Module):
             kernel_backend=self._kernel_backend,
         )
         return (h, last) if mode == "inference" or wanted else h
+
+    def _check_cache(self, c: Tensor | None, q: Tensor, v: Tensor) -> None:
+        """Refuse a cache of transformers, which rounds the dims of q and v up to multiples of 64, if they are none."""
+        dims = q.shape[3], v.shape[3]
+        if isinstance(c, Tensor) and c.ndim == 4 and tuple(c.shape[2:]) != dims:
+            raise ValueError(
+                f"mlstm_backend: `c_initial` has the head dims {tuple(c.shape[2:])}; expected {dims}, those of the "
+                "layer: transformers' cache needs a `config.hidden_size` that times `qk_dim_factor` and times "
+                "`v_dim_factor` is a multiple of 64, or `use_cache=False`"
+            )
 
     def _masked(self, i: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """The gates, with those of masked tokens such that they write nothing and keep everything."""

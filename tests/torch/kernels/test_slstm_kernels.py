@@ -173,6 +173,23 @@ def test_hard_resets_silent_steps_and_an_empty_memory(H, state, forget_gate, dev
     case.check(*case.run())
 
 
+@both_gates
+@pytest.mark.parametrize("n", [0.0, 2e-38])
+def test_silent_first_steps_of_a_state_with_little_or_nothing_in_it(n, forget_gate, device) -> None:
+    def edit(z, i, f, o, c, n0, m, h):
+        i[:, :2] = -INF
+        f[:] = f.abs() if forget_gate == "sigmoid" else -f.abs()
+        c[:], n0[:], m[:] = n / 2, n, 0.0
+
+    case = Case(2, 5, 8, device, edit=edit, scale=1e-6 if n else 1e6, dstate=(), forget_gate=forget_gate)
+    results, gradients = case.run()
+    case.near(results.h, case.h, "h")
+    initial = case.gradients["initial_state"]
+    # That of m is c dc + n dn, which cancel.
+    for name, found in zip((*NAMES, "c", "n"), gradients, strict=False):
+        case.near(found, case.gradients[name] if name in NAMES else getattr(initial, name), f"d{name}")
+
+
 def test_gates_of_any_finite_size(device) -> None:
     def edit(z, i, f, o, c, n, m, h):
         i[:, ::2] *= 30.0
@@ -182,6 +199,22 @@ def test_gates_of_any_finite_size(device) -> None:
 
     case = Case(2, 8, 8, device, edit=edit, dstate=("h",))
     case.check(*case.run())
+
+
+@both_gates
+@pytest.mark.parametrize("size", [1e8, 1e20, 1e35])
+def test_gates_so_large_that_the_rounding_of_m_adds_up(size, forget_gate, device) -> None:
+    def edit(z, i, f, o, c, n, m, h):
+        i *= size
+        # The first sequence decays and is not written to.
+        i[0] = -64 * size
+        f *= size
+        f[:, 3], i[1, 3] = -INF, -INF
+        if forget_gate == "exp":
+            f[:] = -f.abs()
+
+    results, gradients = Case(2, 64, 4, device, edit=edit, dstate=("h",), forget_gate=forget_gate).run()
+    assert all(torch.isfinite(x).all() for x in (results.h, results.c_last, results.n_last, *gradients))
 
 
 def test_saturated_gates_keep_their_small_gradients(device) -> None:

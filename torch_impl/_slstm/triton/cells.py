@@ -34,7 +34,7 @@ def step(u, states, a, slope, FAST: tl.constexpr):
     m_new = tl.maximum(reached, u[1])
     # In place of a stabiliser of −∞ the least finite number makes both weights 0 and not NaN.
     unit = tl.maximum(m_new, -3.4028234663852886e38)
-    decay = tl.exp((m - unit) + a)
+    decay = tl.exp((reached - unit) + lost_by_rounding(a, m, reached, n))
     gain = tl.exp(u[1] - unit)
     z = tanh(u[0], FAST)
     o, kept_o = one_sided(u[3], FAST)
@@ -48,9 +48,23 @@ def step(u, states, a, slope, FAST: tl.constexpr):
 
 
 @device_function
+def lost_by_rounding(a, m, reached, n):
+    """The part that rounding took from ``a + m``, which belongs to the log weight of the memory.
+
+    It adds up over the steps of a memory that only decays. It counts as 0 where it would take n far from 1 (2⁴⁰), in
+    many steps or in one.
+    """
+    # Half of the least number: less it, no m is infinite.
+    lost = (m - tl.maximum(reached, -1.7014117331926443e38)) + a
+    near = (n == 0.0) | ((n > 9.094947017729282e-13) & (n < 1.099511627776e12))
+    return tl.where(near & (tl.abs(lost) < 16.0), lost, 0.0)
+
+
+@device_function
 def quotient(x, n):
-    """``x / n``; 0 where nothing has been written."""
-    return tl.where(n == 0.0, 0.0, x / tl.where(n == 0.0, 1.0, n))
+    """``x / n``; 0 where nothing has been written, or less than the smallest normal number."""
+    empty = n < 1.1754943508222875e-38
+    return tl.where(empty, 0.0, x / tl.where(empty, 1.0, n))
 
 
 @device_function
