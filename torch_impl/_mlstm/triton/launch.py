@@ -21,7 +21,7 @@ from torch_impl._mlstm.triton.plans import (
 )
 from torch_impl._records import Axes, fields
 from torch_impl._triton.interpreter import DTYPES, unavailable
-from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, offsets_on, power_of_two
 from torch_impl._triton.tuning import tuned
 
 LARGEST_HEAD = 512
@@ -162,7 +162,7 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
     bounds[:1] = 0
     bounds[B:] = T
     if B > 1:
-        bounds[1:B] = cu_seqlens[1:-1].to(q.device).clamp(0, T).cummax(0).values
+        bounds[1:B] = offsets_on(q.device, cu_seqlens)[1:-1].clamp(0, T).cummax(0).values
     before = torch.zeros(B + 1, dtype=torch.int32, device=q.device)
     torch.cumsum((bounds[1 : B + 1] - bounds[:B] + (L - 1)) // L, 0, dtype=torch.int32, out=before[1:])
     numbers = torch.arange(count, dtype=torch.int32, device=q.device)

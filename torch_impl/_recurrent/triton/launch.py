@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_impl._recurrent.triton.cell import Cell
 from torch_impl._recurrent.triton.plans import Plan, plans
 from torch_impl._triton.interpreter import interpreted
-from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, offsets_on, power_of_two
 from torch_impl._triton.tuning import tuned
 
 
@@ -92,7 +92,7 @@ class Packing(NamedTuple):
     def of(cls, cu_seqlens: Tensor | None, T: int, tokens: bool, device: torch.device) -> "Packing":
         if cu_seqlens is None:
             return cls(None, None, None)
-        cu_seqlens = cu_seqlens.to(device, torch.int64).contiguous()
+        cu_seqlens = offsets_on(device, cu_seqlens).to(torch.int64).contiguous()
         order = torch.argsort(cu_seqlens.diff(), descending=True, stable=True)
         if not tokens:
             return cls(cu_seqlens, order, None)
