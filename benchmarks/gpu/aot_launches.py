@@ -12,7 +12,9 @@ from benchmarks.gpu.aot_compile import TYPES, Launched, launches
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MLSTM = (8, 8192, 16, 128, 256)
 """B, S, N, K, V."""
-MLSTM_CALLS = ("dense", "packed", "kept", "step")
+LONG = (1, 65536, 16, 128, 256)
+"""One sequence: sizes of 1 are compiled into a kernel."""
+MLSTM_CALLS = ("dense", "packed", "kept", "step", "long")
 """Forward and backward pass; packed, with an initial state and cotangents of the final state; with all residuals."""
 GRU = {
     "B8 S4096 N85 H16": (8, 4096, 85, 16),
@@ -99,6 +101,13 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         mlstm.mlstm_forward(x)
         mlstm.mlstm_backward(x, only_h)
 
+    def long() -> None:
+        B, S, N, K, V = LONG
+        q, v, gate = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (V,), ()))
+        x = Arguments(q=q, k=q, v=v, i=gate, f=gate)
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, Cotangents(dh=v))
+
     def kept() -> None:
         x = Arguments(q=q, k=k, v=v, i=i, f=f)
         _, residuals = mlstm.mlstm_forward(x, keep=mlstm.Residuals._fields)
@@ -114,7 +123,7 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         tokens = (part[:, 0] for part in (q, k, v, i, f))
         mlstm.mlstm_step(StepArguments(*tokens, C=C, n=n, m=m, eps=0.0, backend="triton"))
 
-    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
+    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step, "long": long}
     for name in names:
         yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
 
