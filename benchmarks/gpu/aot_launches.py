@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -14,7 +15,9 @@ MLSTM = (8, 8192, 16, 128, 256)
 """B, S, N, K, V."""
 LONG = (1, 65536, 16, 128, 256)
 """One sequence: sizes of 1 are compiled into a kernel."""
-MLSTM_CALLS = ("dense", "packed", "kept", "step", "long")
+ODD = (8, 8192, 16, 100, 72)
+"""Sizes that the launcher pads."""
+MLSTM_CALLS = ("dense", "packed", "kept", "step", "long", "odd")
 """Forward and backward pass; packed, with an initial state and cotangents of the final state; with all residuals."""
 GRU = {
     "B8 S4096 N85 H16": (8, 4096, 85, 16),
@@ -101,8 +104,8 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         mlstm.mlstm_forward(x)
         mlstm.mlstm_backward(x, only_h)
 
-    def long() -> None:
-        B, S, N, K, V = LONG
+    def other(sizes: tuple[int, ...]) -> None:
+        B, S, N, K, V = sizes
         q, v, gate = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (V,), ()))
         x = Arguments(q=q, k=q, v=v, i=gate, f=gate)
         mlstm.mlstm_forward(x)
@@ -123,9 +126,12 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         tokens = (part[:, 0] for part in (q, k, v, i, f))
         mlstm.mlstm_step(StepArguments(*tokens, C=C, n=n, m=m, eps=0.0, backend="triton"))
 
-    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step, "long": long}
+    calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
+    others = {"long": LONG, "odd": ODD}
     for name in names:
-        yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
+        *_, K, V = others.get(name, MLSTM)
+        call = partial(other, others[name]) if name in others else calls[name]
+        yield f"mlstm K{K} V{V} {name}", launches(mlstm, call)
 
 
 def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int, reset_after: bool = False) -> list[Launched]:
