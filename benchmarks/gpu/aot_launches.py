@@ -27,8 +27,9 @@ GRU = {
     "B128 S128 N1 H256": (128, 128, 1, 256),
     "B16 S512 N8 H512": (16, 512, 8, 512),
     "B16 S512 N1 H1024": (16, 512, 1, 1024),
+    "B8 S512 N4 H40": (8, 512, 4, 40),
 }
-"""B, S, N, H: at least one shape for every range of H that has its own plan."""
+"""B, S, N, H: at least one shape for every range of H that has its own plan, and a width that the launcher pads."""
 MOST_PLANS = 6
 
 
