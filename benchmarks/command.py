@@ -12,6 +12,7 @@ from benchmarks.costs.busy import busy_command
 from benchmarks.costs.packing import packing_command
 from benchmarks.costs.scaling import scaling_command
 from benchmarks.gpu.aot import aot_command
+from benchmarks.gpu.baked import bake_command
 from benchmarks.gpu.proofs import prove_command
 from benchmarks.gpu.tune import tune_command
 from benchmarks.judged.command import peers_command
@@ -244,5 +245,6 @@ main.add_command(busy_command)
 main.add_command(scaling_command)
 main.add_command(packing_command)
 main.add_command(peers_command)
+main.add_command(bake_command)
 main.add_command(prove_command)
 main.add_command(tune_command)

@@ -9,6 +9,7 @@ products of terms are smaller than the rounding of the last term. Three terms co
 their operands may have either memory order, unlike those of TF32.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -91,12 +92,14 @@ def launch(
     """Run a kernel whose parameters have the names of its operands, results and scratch.
 
     Args:
-        kernel: called with a reference for each name, or with None for each name that is None here.
+        kernel: called with the indices of its block, by the names of the grid's axes, then with a reference for each
+            name, or with None for each name that is None here.
         interpret: whether the GPU interpreter runs it.
         operands: arrays, which may vary over any mesh axes; None for an operand that this launch does not have.
         results: shapes and dtypes of the results; None for a result that this launch does not have.
         scratch: shared memory and barriers of a block.
-        grid: the axes of the grid, by name.
+        grid: the sizes of the grid's axes, by name. They are launched as one axis: of CUDA's three axes, only the first
+            takes more than 65,535 blocks.
         auto_barriers: if False, the warps of a warpgroup synchronise only where the kernel asks for it
             (`commit_smem`), and not around every store as well.
 
@@ -110,7 +113,8 @@ def launch(
     names = (*given, *wanted, *scratch)
 
     def named(*references: Any) -> None:
-        kernel(**dict(zip(names, references, strict=True)), **absent)
+        block = _indices(jax.lax.axis_index("block"), grid)
+        kernel(block, **dict(zip(names, references, strict=True)), **absent)
 
     named.__name__ = kernel.__name__
     axes = frozenset[Any]().union(*map(varying_axes, given.values()))
@@ -119,8 +123,8 @@ def launch(
         named,
         out_type=[jax.ShapeDtypeStruct(of.shape, of.dtype, manual_axis_type=varying) for of in wanted.values()],
         scratch_types=list(scratch.values()),
-        grid=tuple(grid.values()),
-        grid_names=tuple(grid),
+        grid=(math.prod(grid.values()),),
+        grid_names=("block",),
         interpret=p.plgpu.InterpretGPUParams(detect_races=True) if interpret else None,
         compiler_params=p.plgpu.CompilerParams(
             reduction_scratch_bytes=REDUCTION_SCRATCH, unsafe_no_auto_barriers=not auto_barriers
@@ -128,6 +132,14 @@ def launch(
     )
     found = run(*(vary_to(axes, x) for x in given.values()))
     return {name: vary_to(axes, x) for name, x in zip(wanted, found, strict=True)}
+
+
+def _indices(block: jax.Array, grid: Mapping[str, int]) -> dict[str, jax.Array]:
+    """The index of a block on every axis; neighbours differ on the last axis."""
+    indices = {}
+    for axis, size in reversed([*grid.items()]):
+        indices[axis], block = jax.lax.rem(block, jnp.int32(size)), jax.lax.div(block, jnp.int32(size))
+    return indices
 
 
 def tile(shape: tuple[int, ...], dtype: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -12,7 +13,11 @@ from benchmarks.gpu.aot_compile import TYPES, Launched, launches
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MLSTM = (8, 8192, 16, 128, 256)
 """B, S, N, K, V."""
-MLSTM_CALLS = ("dense", "packed", "kept", "step")
+LONG = (1, 65536, 16, 128, 256)
+"""One sequence: sizes of 1 are compiled into a kernel."""
+ODD = (8, 8192, 16, 100, 72)
+"""Sizes that the launcher pads."""
+MLSTM_CALLS = ("dense", "packed", "kept", "step", "long", "odd")
 """Forward and backward pass; packed, with an initial state and cotangents of the final state; with all residuals."""
 GRU = {
     "B8 S4096 N85 H16": (8, 4096, 85, 16),
@@ -22,8 +27,9 @@ GRU = {
     "B128 S128 N1 H256": (128, 128, 1, 256),
     "B16 S512 N8 H512": (16, 512, 8, 512),
     "B16 S512 N1 H1024": (16, 512, 1, 1024),
+    "B8 S512 N4 H40": (8, 512, 4, 40),
 }
-"""B, S, N, H: at least one shape for every range of H that has its own plan."""
+"""B, S, N, H: at least one shape for every range of H that has its own plan, and a width that the launcher pads."""
 MOST_PLANS = 6
 
 
@@ -99,6 +105,13 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         mlstm.mlstm_forward(x)
         mlstm.mlstm_backward(x, only_h)
 
+    def other(sizes: tuple[int, ...]) -> None:
+        B, S, N, K, V = sizes
+        q, v, gate = (_empty(dtype, B, S, N, *shape) for shape in ((K,), (V,), ()))
+        x = Arguments(q=q, k=q, v=v, i=gate, f=gate)
+        mlstm.mlstm_forward(x)
+        mlstm.mlstm_backward(x, Cotangents(dh=v))
+
     def kept() -> None:
         x = Arguments(q=q, k=k, v=v, i=i, f=f)
         _, residuals = mlstm.mlstm_forward(x, keep=mlstm.Residuals._fields)
@@ -115,8 +128,11 @@ def _mlstm(dtype: torch.dtype, names: tuple[str, ...]) -> Iterator[tuple[str, li
         mlstm.mlstm_step(StepArguments(*tokens, C=C, n=n, m=m, eps=0.0, backend="triton"))
 
     calls = {"dense": dense, "packed": packed, "kept": kept, "step": step}
+    others = {"long": LONG, "odd": ODD}
     for name in names:
-        yield f"mlstm K{K} V{V} {name}", launches(mlstm, calls[name])
+        *_, K, V = others.get(name, MLSTM)
+        call = partial(other, others[name]) if name in others else calls[name]
+        yield f"mlstm K{K} V{V} {name}", launches(mlstm, call)
 
 
 def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int, reset_after: bool = False) -> list[Launched]:

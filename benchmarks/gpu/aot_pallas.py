@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_impl
-from benchmarks.gpu.lowering import lowered
+from benchmarks.gpu.lowering import MOST_BLOCKS, lowered
 from jax_impl._pallas import SHARED_MEMORY
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -28,6 +28,8 @@ HEADS = ((64, 64), (100, 130), (128, 256), (512, 512))
 WIDTHS = (16, 64, 128, 256, 1024)
 """H of the GRU."""
 B, S, N = 2, 200, 2
+MANY = {"70,000 sequences": (70_000, 64, 2), "70,000 heads": (1, 64, 70_000)}
+"""B, S and N of calls of the mLSTM with more blocks than the second and third axis of a grid may have."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Entry:
     Attributes:
         operation, dtype, sizes, packed: the call.
         kernel: the kernel's name.
+        grid: number of blocks on each of CUDA's three axes.
         products: dtypes of its tensor core products, each as sum, left and right operand; empty without a product.
         shared: bytes of shared memory per block.
         fits: whether that is no more than 227 KiB.
@@ -47,6 +50,7 @@ class Entry:
     sizes: str
     packed: bool
     kernel: str
+    grid: tuple[int, ...]
     products: tuple[str, ...]
     shared: int
     fits: bool
@@ -61,8 +65,8 @@ class Entry:
 def aot_pallas_command(operations: tuple[str, ...], dtypes: tuple[str, ...], json_path: Path) -> None:
     """Lower every kernel at the sizes that it is designed for and write the results as JSON and as a .md table.
 
-    Exits with status 1 if a kernel needs too much shared memory, or has a product of float32 operands, which tensor
-    cores would round to TF32.
+    Exits with status 1 if a kernel needs too much shared memory, has more blocks than CUDA launches, or has a product
+    of float32 operands, which tensor cores would round to TF32.
     """
     entries: list[Entry] = []
     for case in cases():
@@ -97,7 +101,7 @@ class Case:
         return [
             Entry(
                 *(self.operation, self.dtype, self.sizes, self.packed),
-                *(kernel.name, kernel.products, kernel.shared, kernel.shared <= SHARED_MEMORY),
+                *(kernel.name, kernel.grid, kernel.products, kernel.shared, kernel.shared <= SHARED_MEMORY),
             )
             for kernel in dict.fromkeys(kernels)
         ]
@@ -113,10 +117,14 @@ def cases() -> Iterator[Case]:
         for H in WIDTHS:
             for packed in (False, True):
                 yield Case("gru", dtype, f"H {H}", packed, partial(_gru, dtype, H, packed))
+    for words, many in MANY.items():
+        yield Case("mlstm", "bfloat16", words, False, partial(_mlstm, "bfloat16", 64, 64, False, many))
+        yield Case("mlstm_step", "bfloat16", words, False, partial(_mlstm_step, "bfloat16", 64, 64, many))
 
 
 def refused(entry: Entry) -> bool:
-    return not entry.fits or any(product != "f32.bf16.bf16" for product in entry.products)
+    launches = all(blocks <= most for blocks, most in zip(entry.grid, MOST_BLOCKS, strict=True))
+    return not entry.fits or not launches or any(product != "f32.bf16.bf16" for product in entry.products)
 
 
 def versions() -> dict[str, str]:
@@ -129,7 +137,8 @@ def page(entries: list[Entry]) -> str:
     intro = f"""# Every Pallas kernel, lowered ahead of time
 
 For an H100 that was not there, by `make aot` (JAX {of["jax"]}, Python {of["python"]}): both passes of every
-call, through the public functions. A kernel fits where a block takes at most {SHARED_MEMORY:,} bytes of shared memory.
+call, through the public functions. A kernel fits where a block takes at most {SHARED_MEMORY:,} bytes of shared memory;
+no grid is larger than CUDA allows.
 Products: sum, left and right operand, as the lowered module has them. Registers are unknown until a GPU compiles it.
 
 | operation | kernel | values | products | shared memory, bytes | calls |
@@ -154,7 +163,8 @@ def _both_passes(function: Callable, *arguments: Any) -> Any:
     return result, pull_back(result)
 
 
-def _mlstm(dtype: str, K: int, V: int, packed: bool) -> tuple[Callable, tuple]:
+def _mlstm(dtype: str, K: int, V: int, packed: bool, sizes: tuple = (B, S, N)) -> tuple[Callable, tuple]:
+    B, S, N = sizes
     tokens = (B * S,) if packed else (B, S)
     q, v, gate = _shape(dtype, *tokens, N, K), _shape(dtype, *tokens, N, V), _shape(dtype, *tokens, N)
 
@@ -162,12 +172,13 @@ def _mlstm(dtype: str, K: int, V: int, packed: bool) -> tuple[Callable, tuple]:
         options = {"initial_state": state, "return_state": True, "cu_seqlens": packing, "kernel_backend": "pallas"}
         return jax_impl.mlstm(q, k, v, i, f, **options)
 
-    return partial(call, _packing() if packed else None), (q, q, v, gate, gate, _state(K, V))
+    return partial(call, _packing() if packed else None), (q, q, v, gate, gate, _state(B, N, K, V))
 
 
-def _mlstm_step(dtype: str, K: int, V: int) -> tuple[Callable, tuple]:
+def _mlstm_step(dtype: str, K: int, V: int, sizes: tuple = (B, S, N)) -> tuple[Callable, tuple]:
+    B, _, N = sizes
     q, v, gate = _shape(dtype, B, N, K), _shape(dtype, B, N, V), _shape(dtype, B, N)
-    return partial(jax_impl.mlstm_step, kernel_backend="pallas"), (q, q, v, gate, gate, _state(K, V))
+    return partial(jax_impl.mlstm_step, kernel_backend="pallas"), (q, q, v, gate, gate, _state(B, N, K, V))
 
 
 def _gru(dtype: str, H: int, packed: bool) -> tuple[Callable, tuple]:
@@ -184,7 +195,7 @@ def _packing() -> jax.Array:
     return jnp.array([0, S // 2, B * S], jnp.int32)
 
 
-def _state(K: int, V: int) -> Any:
+def _state(B: int, N: int, K: int, V: int) -> Any:
     return tuple(_shape("float32", B, N, *sizes) for sizes in ((K, V), (K,), ()))
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import export
 
+MOST_BLOCKS = (2**31 - 1, 65_535, 65_535)
+"""CUDA's limits of a grid."""
 H100 = {"device_kind": "NVIDIA H100 80GB HBM3", "num_cores": 132, "platform": "gpu"}
 
 
@@ -15,11 +17,13 @@ class Kernel(NamedTuple):
 
     Attributes:
         name: the name of the kernel's function.
+        grid: number of blocks on each of CUDA's three axes.
         shared: bytes of shared memory per block.
         products: dtypes of its tensor core products, each as ``sum.left.right``.
     """
 
     name: str
+    grid: tuple[int, ...]
     shared: int
     products: tuple[str, ...]
 
@@ -57,5 +61,10 @@ def products(module: str) -> set[str]:
 def _kernel(module: str) -> Kernel:
     (name,) = re.findall(r'sym_name = "(\w+)_mosaic_gpu"', module)
     operands = re.findall(r'"gpu\.launch"\((.*?)\)', module)[0].split(", ")
-    (shared,) = re.findall(rf'{operands[-1]} = "arith\.constant".*?value = (\d+)', module)
-    return Kernel(name, int(shared), tuple(sorted(products(module))))
+
+    def constant(operand: str) -> int:
+        (value,) = re.findall(rf'{operand} = "arith\.constant".*?value = (\d+)', module)
+        return int(value)
+
+    grid = tuple(constant(operand) for operand in operands[-7:-4])
+    return Kernel(name, grid, constant(operands[-1]), tuple(sorted(products(module))))

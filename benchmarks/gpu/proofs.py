@@ -1,6 +1,6 @@
 """Evidence from a run of ``on_gpu.sh``: which kernels have passed on which hardware, for the choice of a backend.
 
-``python -m benchmarks prove DIR`` condenses what a run left in DIR into a file of ``benchmarks/results/gpu``, and
+``python -m benchmarks prove --from run.tgz`` condenses what a run left into a file of ``benchmarks/results/gpu``, and
 derives the ``proofs.json`` of each package from all files there. A kernel whose sources have changed since the run has
 no evidence.
 """
@@ -8,6 +8,8 @@ no evidence.
 import hashlib
 import io
 import json
+import tarfile
+import tempfile
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -219,16 +221,44 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def extract(archives: Iterable[Path], directory: Path) -> None:
+    """Unpack the archives of a run; files of a later one replace those of an earlier one.
+
+    Raises:
+        ValueError: they are of different machines, versions or sources.
+    """
+    machines = []
+    for path in archives:
+        with tarfile.open(path) as archive:
+            archive.extractall(directory, filter="data")
+        versions = directory / "versions.json"
+        machines.append(read(versions) if versions.exists() else {})
+        versions.unlink(missing_ok=True)
+    if any(machine != machines[0] for machine in machines):
+        raise ValueError("these archives are of different machines, versions or sources: take one at a time")
+    (directory / "versions.json").write_text(json.dumps(machines[0]), encoding="utf-8")
+
+
 @click.command("prove")
-@click.argument(
-    "directories", nargs=-1, metavar="[DIR]...", type=click.Path(exists=True, file_okay=False, path_type=Path)
+@click.option(
+    "--from",
+    "archives",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A run.tgz of on_gpu.sh; may be given several times.",
 )
-def prove_command(directories: tuple[Path, ...]) -> None:
-    """Take runs of on_gpu.sh as evidence for kernels; without DIR, derive it again from the results in the tree."""
-    for directory in directories:
+def prove_command(archives: tuple[Path, ...]) -> None:
+    """Take a run of on_gpu.sh as evidence for kernels; without one, derive it again from the results in the tree.
+
+    Several archives are one run in pieces, on one kind of GPU: a stage counts as it ended last.
+    """
+    if archives:
         try:
-            path = prove(directory, ROOT)
-        except ValueError as error:
+            with tempfile.TemporaryDirectory() as directory:
+                extract(archives, Path(directory))
+                path = prove(Path(directory), ROOT)
+        except (ValueError, tarfile.TarError) as error:
             raise click.UsageError(str(error)) from error
         for package, found in proofs_of(read(path), path.name, ROOT).items():
             words = [f"{proof.operation} ({', '.join(proof.dtypes)})" for proof in found]

@@ -1,27 +1,21 @@
-"""The stages of ``benchmarks/on_gpu.sh``: each is a few commands with a time limit and a one-line summary.
+"""The stages of ``benchmarks/on_gpu.sh``: the commands of each, its share of the time, and a summary of its results.
 
 This module needs only the standard library; a stage reports the other modules that it needs if they are missing.
+`benchmarks.gpu.running` runs the stages.
 """
 
-import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-LIMIT = 590.0
-"""Seconds that a stage may take, for all its commands together."""
+from benchmarks.gpu.shard import records
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 PACKAGES = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-attention", "xlstm")
@@ -34,32 +28,26 @@ class Stage:
     Attributes:
         commands: returns the arguments of ``python`` for each command, given the directory and whether this is a dry
             run.
-        needs: modules without which the stage cannot run.
         summary: returns a few words about the files that the commands left in the directory.
+        needs: modules without which the stage cannot run.
+        share: the seconds that it takes of 480; it may take its share of the time that is left, and what it does not
+            take is left to those after it.
         gpu: whether the stage makes no sense on a CPU, not even in a dry run.
         together: whether the commands run at the same time, because they wait for the compiler.
+        usual: whether it runs when no stage is named.
     """
 
     commands: Callable[[Path, bool], list[list[str]]]
     summary: Callable[[Path], str]
     needs: tuple[str, ...] = ()
+    share: float = 60.0
     gpu: bool = False
     together: bool = False
-
-
-@dataclass
-class Outcome:
-    """The outcome of a stage: ``passed``, ``failed``, ``too long``, ``missing`` or ``skipped``."""
-
-    stage: str
-    status: str
-    seconds: float
-    summary: str
-    commands: list[str] = field(default_factory=list)
+    usual: bool = True
 
 
 def _versions(directory: Path, dry: bool) -> list[list[str]]:
-    return [["-m", "benchmarks.gpu.stages", str(directory), "--describe", *(["--dry-run"] if dry else [])]]
+    return [["-m", "benchmarks.gpu.running", str(directory), "--describe", *(["--dry-run"] if dry else [])]]
 
 
 def describe(dry: bool) -> dict[str, Any]:
@@ -89,23 +77,42 @@ def describe(dry: bool) -> dict[str, Any]:
     return found
 
 
+def _calls(directory: Path, dry: bool) -> list[list[str]]:
+    """One call of every kernel, each in a process of its own; in a dry run, small ones of a few."""
+    named = ["mlstm", "rev_cumsum"] if dry else [*CALLS]
+    where = ["--device", "cpu", "--tiny"] if dry else ["--device", "cuda"]
+    return [
+        ["-m", "benchmarks.gpu.calls", name, *where, "--json", str(directory / f"call-{name}.json")] for name in named
+    ]
+
+
+def _captured(directory: Path, dry: bool) -> list[list[str]]:
+    """First calls of a process inside the capture of a CUDA graph."""
+    options = ["--captured", "--dtype", "bfloat16"]
+    return [
+        ["-m", "benchmarks.gpu.calls", name, *options, "--json", str(directory / f"captured-{name}.json")]
+        for name in ("mlstm", "mlstm-packed", "gru-16", "slstm-16")
+    ]
+
+
 def _tests(name: str, folder: Path, some: str, *left_out: str) -> Callable[[Path, bool], list[list[str]]]:
     """The tests of kernels, in as many processes as there are cores; in a dry run those named by ``some``, in one."""
-    # Neither the project's configuration nor its conftest is used: a warning of another version is not a kernel's
-    # failure, and the conftest restricts JAX to the CPU.
-    options = ["-c", os.devnull, "--rootdir", ".", "--confcutdir", str(folder), "--import-mode=importlib"]
-    options += ["-q", "-p", "no:cacheprovider", "-p", "benchmarks.gpu.shard"]
-    options += [f"--ignore={folder / file}" for file in left_out]
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
-        shards = 1 if dry else _cores()
-        return [
-            ["-m", "pytest", *options, *(["-k", some] if dry else []), f"--shard={number}/{shards}",
-             f"--junitxml={directory / f'{name}-{number}.xml'}", str(folder)]
-            for number in range(shards)
-        ]  # fmt: skip
+        few = ["-k", some] if dry else ["--shards", str(_cores())]
+        ignored = [word for file in left_out for word in ("--ignore", file)]
+        return [["-m", "benchmarks.gpu.tests", name, str(directory), str(folder), "--limit", "60", *few, *ignored]]
 
     return commands
+
+
+def _sanitize(directory: Path, dry: bool) -> list[list[str]]:
+    """Tiny calls under compute-sanitizer, all kernels under memcheck first."""
+    tools = [(tool, name) for tool in SANITIZERS for name in CALLS if not name.startswith("pallas")]
+    return [
+        ["-m", "benchmarks.gpu.sanitize", tool, name, "--json", str(directory / f"sanitize-{tool}-{name}.json")]
+        for tool, name in tools
+    ]
 
 
 def _cores() -> int:
@@ -132,10 +139,20 @@ def _suite(
     return commands
 
 
-MLSTM = [f"mlstm:{65536 // S}x{S}x16x128x256:bfloat16" for S in (8192, 65536, 2048, 512)]
+def _short(target: str, backend: str, ops: tuple[str, ...]) -> Callable[[Path, bool], list[list[str]]]:
+    """A short conformance, operation by operation."""
+    return _suite(f"short-{target}", target, backend, "--examples", "4", "--max-steps", "260", ops=ops)
+
+
+MLSTM = [
+    f"mlstm:{65536 // S}x{S}x16x128x256:bfloat16{direction}"
+    for S in (8192, 65536, 2048, 512)
+    for direction in ("", ":forward")
+]
 """The shapes that the mLSTM's kernels are designed for, the most informative first."""
 STEPS = [f"mlstm_step:{B}x16x128x256:bfloat16" for B in (1024, 1)]
 GRU = [f"gru:{sizes}:bfloat16" for sizes in ("8x4096x85x16", "16x1024x12x64", "128x128x1x256")]
+RECURRENT = [*GRU[:2], "slstm:16x1024x12x64:bfloat16"]
 TORCH, JAX = ("triton", "torch"), ("pallas", "xla")
 
 
@@ -145,7 +162,9 @@ def _benchmark(
     """One benchmark process, which writes its results after every case."""
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
-        words = [word for backend in backends for word in ("--backend", backend)]
+        # A CPU has no kernels.
+        on_cpu = (("xla",) if "pallas" in backends else ("torch",)) if dry else backends
+        words = [word for backend in on_cpu for word in ("--backend", backend)]
         chosen = ["mlstm:1x64x2x16x16", "mlstm_step:1x2x16x16", "gru:2x16x2x8"] if dry else shapes
         words += [word for shape in chosen for word in ("--shapes", shape)]
         where = ["--device", "cpu", "--rounds", "3"] if dry else ["--device", "cuda"]
@@ -165,10 +184,6 @@ def _tune(directory: Path, dry: bool) -> list[list[str]]:
     return [["-m", "benchmarks", "tune", "--json", str(directory / "tune.json")]]
 
 
-def _prove(directory: Path, dry: bool) -> list[list[str]]:
-    return [["-m", "benchmarks", "prove", str(directory)]]
-
-
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -178,16 +193,36 @@ def _versions_summary(directory: Path) -> str:
     return ", ".join(f"{name} {found[name]}" for name in ("device", "python", "torch", "triton") if found.get(name))
 
 
-def _tests_summary(pattern: str, directory: Path) -> str:
-    roots = [ElementTree.parse(path).getroot() for path in sorted(directory.glob(pattern))]
-    suites = [suite for root in roots for suite in ([root] if root.tag == "testsuite" else root)]
-    counts = {
-        name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")
-    }
-    if not counts["tests"]:
+def _calls_summary(kind: str, directory: Path) -> str:
+    """The number of calls that returned, and the results that are wrong."""
+    paths = sorted(directory.glob(f"{kind}-*.json"))
+    rows = [row for path in paths for row in _read(path)]
+    if not rows:
+        raise ValueError("no call returned")
+    wrong = {f"{row['call']} {row['dtype']} {row['result']} {row['error']:.1e}" for row in rows if not row["passed"]}
+    return f"{len(paths)} calls returned" + (f"; wrong: {', '.join(sorted(wrong))}" if wrong else ", none wrong")
+
+
+def _tests_summary(name: str, directory: Path) -> str:
+    """The number of tests with each outcome, and the names of the tests that ended their process."""
+    rows = [row for path in sorted(directory.glob(f"{name}-*.jsonl")) for row in records(path)]
+    last = {row["test"]: row["outcome"] for row in rows}
+    if not last:
         raise ValueError("no test ran")
-    (directory / f"{pattern.partition('-')[0].partition('.')[0]}.json").write_text(json.dumps(counts, indent=1))
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    counts = Counter(last.values())
+    (directory / f"{name}.json").write_text(json.dumps(counts, indent=1))
+    lost = [
+        test.rpartition("/")[2] for test, outcome in last.items() if outcome.startswith(("hung", "crash", "context"))
+    ]
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items()) + "".join(f"; {one}" for one in lost)
+
+
+def _sanitize_summary(directory: Path) -> str:
+    rows = [_read(path) for path in sorted(directory.glob("sanitize-*.json"))]
+    if not rows:
+        raise ValueError("nothing was sanitized")
+    found = [f"{row['tool']} {row['call']}: {row['found']}" for row in rows if row["found"] != "0 errors"]
+    return f"{len(rows)} calls" + (f"; {'; '.join(found)}" if found else ", 0 errors")
 
 
 def _suite_summary(name: str) -> Callable[[Path], str]:
@@ -239,15 +274,21 @@ def _tune_summary(directory: Path) -> str:
     return f"{len(_read(directory / 'tune.json'))} choices in cache/triton-plans.json"
 
 
-def _proof_summary(directory: Path) -> str:
-    """The output of `benchmarks.gpu.proofs.prove_command`."""
-    lines = (directory / "proof.log").read_text(encoding="utf-8").splitlines()[1:]
-    return "; ".join(lines)
-
-
+SANITIZERS = ("memcheck", "racecheck", "initcheck")
+CALLS = (
+    *("mlstm", "mlstm-packed", "mlstm_step", "gru-16", "gru-256", "slstm-16", "slstm-256", "slstm_step"),
+    *("rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix"),
+    *("pallas-mlstm", "pallas-mlstm_step", "pallas-gru-16", "pallas-gru-256"),
+)
+"""The names of `benchmarks.gpu.calls`, which needs more than the standard library."""
 SUITE, TIMES = ("torch", "triton", "hypothesis", "click", "rich"), ("torch", "triton", "click", "rich")
-REST = (
+OPERATIONS = (
+    "mlstm",
+    "gru",
+    "slstm",
+    "fwbw",
     "mlstm_step",
+    "slstm_step",
     "rev_cumsum",
     "rev_cumsum_off",
     "causal_forget_matrix",
@@ -257,151 +298,78 @@ REST = (
 )
 DEVICE_LAWS = [
     word
-    for name in ("far_offsets", "large_grids", "stream", "graph", "graph_first_call", "uninitialised", "determinism")
+    for name in ("far_offsets", "large_grids", "stream", "graph", "uninitialised", "determinism")
     for word in ("--law", name)
 ]
 """The laws that only a GPU may break. They run in one process, because they include a buffer of 16 GiB."""
 
 STAGES = {
-    "versions": Stage(_versions, _versions_summary, ("torch", "triton")),
+    "versions": Stage(_versions, _versions_summary, ("torch", "triton"), share=10),
+    "calls": Stage(_calls, partial(_calls_summary, "call"), ("torch", "triton"), share=30, together=True),
+    "captured": Stage(
+        _captured, partial(_calls_summary, "captured"), ("torch", "triton"), share=20, gpu=True, together=True
+    ),
     "kernels": Stage(
         _tests("kernels", TESTS / "torch" / "kernels", "rows", "test_interpreter.py", "test_aot.py"),
-        partial(_tests_summary, "kernels-*.xml"),
+        partial(_tests_summary, "kernels"),
         ("torch", "triton", "pytest"),
-        together=True,
+        share=90,
     ),
-    "mlstm": Stage(_benchmark("mlstm", [*MLSTM, *STEPS], TORCH, "mlstm_kernels,fla"), _times("mlstm"), TIMES),
-    "gru": Stage(_benchmark("gru", GRU, TORCH, "torch_gru,flashrnn"), _times("gru"), TIMES),
-    "conformance": Stage(
-        _suite("short", "torch_impl", "triton", "--examples", "5", "--max-steps", "260"), _suite_summary("short"), SUITE
+    "mlstm": Stage(_benchmark("mlstm", MLSTM[:4], TORCH[:1], "mlstm_kernels,fla"), _times("mlstm"), TIMES),
+    "recurrent": Stage(
+        _benchmark("recurrent", RECURRENT, TORCH[:1], "torch_gru,flashrnn"), _times("recurrent"), TIMES, 30
     ),
-    "large": Stage(_large, _large_summary, ("torch", "triton")),
     "device": Stage(
-        _suite("device", "torch_impl", "triton", "--jobs", "1", *DEVICE_LAWS), _suite_summary("device"), SUITE
+        _suite("device", "torch_impl", "triton", "--examples", "3", "--jobs", "1", *DEVICE_LAWS, ops=OPERATIONS[:8]),
+        _suite_summary("device"),
+        SUITE,
+    ),
+    "sanitize": Stage(_sanitize, _sanitize_summary, ("torch", "triton"), gpu=True),
+    "pallas": Stage(
+        _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
+        partial(_tests_summary, "pallas"),
+        ("jax", "pytest"),
+        share=40,
+    ),
+    "pallas-times": Stage(
+        _benchmark("pallas-times", [MLSTM[0], STEPS[0], GRU[1]], JAX[:1], "none"),
+        _times("pallas-times"),
+        ("jax", "click", "rich"),
+        share=20,
+    ),
+    "tune": Stage(_tune, _tune_summary, TIMES, share=30, gpu=True),
+    "large": Stage(_large, _large_summary, ("torch", "triton"), share=20),
+    "conformance": Stage(_short("torch_impl", "triton", OPERATIONS), _suite_summary("short-torch_impl"), SUITE, 40),
+    "pallas-conformance": Stage(
+        _short("jax_impl", "pallas", ("mlstm_step", "mlstm", "gru")),
+        _suite_summary("short-jax_impl"),
+        ("jax", "hypothesis", "click", "rich"),
+        share=20,
+    ),
+    "all-times": Stage(
+        _benchmark("all-times", [*MLSTM, *STEPS, *GRU], TORCH, "mlstm_kernels,fla,torch_gru,flashrnn"),
+        _times("all-times"),
+        TIMES,
+        usual=False,
     ),
     "composed": Stage(
         _suite("composed", "torch_impl", "torch", "--examples", "5", "--max-steps", "260"),
         _suite_summary("composed"),
         SUITE,
+        usual=False,
     ),
-    "tune": Stage(_tune, _tune_summary, TIMES, gpu=True),
-    "tuned": Stage(_benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True),
-    "suite-mlstm": Stage(
-        _suite("mlstm", "torch_impl", "triton", ops=("mlstm", "fwbw")), _suite_summary("mlstm"), SUITE
+    "tuned": Stage(
+        _benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True, usual=False
     ),
-    "suite-gru": Stage(_suite("gru", "torch_impl", "triton", ops=("gru",)), _suite_summary("gru"), SUITE),
-    "suite-slstm": Stage(
-        _suite("slstm", "torch_impl", "triton", ops=("slstm", "slstm_step")), _suite_summary("slstm"), SUITE
-    ),
-    "suite-rest": Stage(_suite("rest", "torch_impl", "triton", ops=REST), _suite_summary("rest"), SUITE),
-    "pallas": Stage(
-        _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
-        partial(_tests_summary, "pallas-*.xml"),
-        ("jax", "pytest"),
-        together=True,
+    "suite": Stage(
+        _suite("suite", "torch_impl", "triton", ops=OPERATIONS), _suite_summary("suite"), SUITE, usual=False
     ),
     "pallas-suite": Stage(
         _suite("pallas", "jax_impl", "pallas", ops=("mlstm_step", "mlstm", "gru")),
         _suite_summary("pallas"),
         ("jax", "hypothesis", "click", "rich"),
         gpu=True,
+        usual=False,
     ),
-    "pallas-times": Stage(
-        _benchmark("pallas-times", [*MLSTM, *STEPS, *GRU], JAX, "none"),
-        _times("pallas-times"),
-        ("jax", "click", "rich"),
-    ),
-    "forward": Stage(
-        _benchmark("forward", [f"{shape}:forward" for shape in (*MLSTM, *GRU)], TORCH, "mlstm_kernels,fla,torch_gru"),
-        _times("forward"),
-        TIMES,
-    ),
-    "proof": Stage(_prove, _proof_summary, ("torch", "click", "rich"), gpu=True),
 }
-"""The stages in the order in which they run: the decisive ones come first. The last also follows any that are named."""
-
-
-def run(name: str, stage: Stage, directory: Path, dry: bool, limit: float = LIMIT) -> Outcome:
-    """Run one stage; its output goes to ``DIR/NAME.log``, its outcome to ``DIR/NAME.outcome.json``."""
-    started = time.monotonic()
-    missing = [module for module in stage.needs if find_spec(module) is None]
-    commands: list[list[str]] = []
-    if missing:
-        status, summary = "missing", f"needs {', '.join(missing)}"
-    elif dry and stage.gpu:
-        status, summary = "skipped", "needs a GPU"
-    else:
-        status, commands = "passed", stage.commands(directory, dry)
-        with (directory / f"{name}.log").open("w", encoding="utf-8") as log:
-            for some in [commands] if stage.together else [[command] for command in commands]:
-                left = limit - (time.monotonic() - started)
-                status = _worse(status, _finish([[sys.executable, *command] for command in some], log, left))
-        try:
-            summary = stage.summary(directory)
-        except (OSError, ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
-            status, summary = _worse(status, "failed"), f"left no result ({type(error).__name__}); see {name}.log"
-    outcome = Outcome(
-        name, status, round(time.monotonic() - started, 1), summary, [" ".join(words) for words in commands]
-    )
-    (directory / f"{name}.outcome.json").write_text(json.dumps(asdict(outcome), indent=1))
-    return outcome
-
-
-def _worse(status: str, other: str) -> str:
-    order = ("passed", "failed", "too long")
-    return max(status, other, key=order.index)
-
-
-def _finish(commands: list[list[str]], log: IO[str], seconds: float) -> str:
-    """Run commands at the same time; after ``seconds``, stop those that still run, with all their child processes."""
-    end = time.monotonic() + seconds
-    for words in commands:
-        log.write("$ " + " ".join(words) + "\n")
-    log.flush()
-    running = [subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True) for words in commands]
-    status = "passed"
-    for words, process in zip(commands, running, strict=True):
-        try:
-            code = process.wait(max(end - time.monotonic(), 0.01))
-            status = _worse(status, "passed" if code == 0 else "failed")
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            log.write(f"\nstopped after {seconds:.0f} s: {' '.join(words)}\n")
-            status = "too long"
-    return status
-
-
-def table(outcomes: list[Outcome]) -> str:
-    """A table with one line per stage."""
-    width = max(len(outcome.stage) for outcome in outcomes)
-    return "\n".join(f"{one.stage:{width}}  {one.status:8}  {one.seconds:6.1f} s  {one.summary}" for one in outcomes)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks/on_gpu.sh")
-    parser.add_argument("directory", type=Path, metavar="DIR", help="directory for results and logs")
-    parser.add_argument(
-        "stages", nargs="*", metavar="STAGE", help=f"stages to run, of {', '.join(STAGES)}; default: all"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="run only what a CPU can run")
-    parser.add_argument("--describe", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_intermixed_args(arguments)
-    unknown = [name for name in options.stages if name not in STAGES]
-    if unknown:
-        parser.error(f"there is no stage {unknown[0]!r}; expected some of {', '.join(STAGES)}")
-    options.directory.mkdir(parents=True, exist_ok=True)
-    if options.describe:
-        (options.directory / "versions.json").write_text(json.dumps(describe(options.dry_run), indent=1))
-        return 0
-    outcomes = []
-    named: list[str] = options.stages or [*STAGES]
-    for name in named if "proof" in named or "proof" not in STAGES else [*named, "proof"]:
-        print(f"{name} …", flush=True)
-        outcomes.append(run(name, STAGES[name], options.directory, options.dry_run))
-    print(table(outcomes), flush=True)
-    return int(any(outcome.status not in ("passed", "skipped") for outcome in outcomes))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+"""The stages in the order in which they run: the most valuable come first. Those that are not usual take an hour."""

@@ -1,6 +1,7 @@
 """Evidence from a run on a GPU: what a run must leave, what of it reaches a package, and when it no longer counts."""
 
 import json
+import tarfile
 from itertools import chain
 
 import pytest
@@ -53,6 +54,14 @@ def ran(directory, root, *, laws=LAWS, backend="triton", failed=(), stages=STAGE
     document = [{"target": "torch_impl", "settings": {"kernel_backend": backend}, "laws": laws}]
     (directory / "suite-short.json").write_text(json.dumps(document))
     return directory
+
+
+def packed(path, directory) -> str:
+    """The archive that on_gpu.sh writes."""
+    with tarfile.open(path, "w:gz") as archive:
+        for file in directory.iterdir():
+            archive.add(file, file.name)
+    return str(path)
 
 
 def proven(root, package="torch_impl"):
@@ -166,10 +175,23 @@ def test_the_packages_say_what_the_committed_results_show() -> None:
 
 def test_the_command(tree, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(proofs, "ROOT", tree)
-    done = CliRunner().invoke(main, ["prove", str(ran(tmp_path / "run", tree))])
+    run = packed(tmp_path / "run.tgz", ran(tmp_path / "run", tree))
+    done = CliRunner().invoke(main, ["prove", "--from", run])
     assert done.exit_code == 0, done.output
     assert "torch_impl, triton: mlstm (float32, bfloat16); gru (float32, bfloat16)" in done.output
     assert "jax_impl, pallas: nothing is proven" in done.output
     (tmp_path / "empty").mkdir()
-    done = CliRunner().invoke(main, ["prove", str(tmp_path / "empty")])
+    done = CliRunner().invoke(main, ["prove", "--from", packed(tmp_path / "empty.tgz", tmp_path / "empty")])
     assert done.exit_code == 2 and "holds no run on a GPU" in done.output
+
+
+def test_a_run_in_pieces_counts_as_it_ended_last(tree, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(proofs, "ROOT", tree)
+    first = packed(tmp_path / "a.tgz", ran(tmp_path / "a", tree, failed=("device",)))
+    again = packed(tmp_path / "b.tgz", ran(tmp_path / "b", tree, stages=("versions", "device")))
+    assert "nothing is proven" in CliRunner().invoke(main, ["prove", "--from", first]).output.splitlines()[0]
+    done = CliRunner().invoke(main, ["prove", "--from", first, "--from", again])
+    assert "torch_impl, triton: mlstm (float32, bfloat16)" in done.output
+    other = packed(tmp_path / "c.tgz", ran(tmp_path / "c", tree, device="NVIDIA B200"))
+    done = CliRunner().invoke(main, ["prove", "--from", first, "--from", other])
+    assert done.exit_code == 2 and "different machines" in done.output

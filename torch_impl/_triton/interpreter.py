@@ -4,7 +4,9 @@ This module does not import Triton, because the rows import it in processes that
 """
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 
 import numpy as np
@@ -36,8 +38,15 @@ def interpreted() -> bool:
 
 
 def quiet_numerics() -> AbstractContextManager:
-    """Context of a launch that silences warnings about ±∞ and masked values, which only the interpreter gives."""
-    return np.errstate(all="ignore") if interpreted() else nullcontext()
+    """Context of a launch that silences warnings about ±∞, NaN and masked values, which only the interpreter gives."""
+    return _quiet() if interpreted() else nullcontext()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice encountered", RuntimeWarning)
+        yield
 
 
 def unavailable(request: Request) -> str | None:

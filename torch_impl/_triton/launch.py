@@ -1,6 +1,9 @@
 """Launching of kernels: on the tensors' own device, in its current stream, and without waiting for it."""
 
-from contextlib import nullcontext
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +35,53 @@ def launch(kernel: Any, grid: int | tuple[int, ...], device: torch.device, how: 
     grid = (grid,) if isinstance(grid, int) else grid
     if 0 in grid:
         return
-    with quiet_numerics(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    with ExitStack() as stack:
+        stack.enter_context(quiet_numerics())
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+            if torch.cuda.is_current_stream_capturing() and torch.version.hip is None:
+                stack.enter_context(_modules_may_be_loaded())
         kernel[grid](**arguments, **how._asdict(), **FUSED)
+
+
+RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+
+@contextmanager
+def _modules_may_be_loaded() -> Iterator[None]:
+    """Context in which this thread may load a kernel while it captures a CUDA graph, as a first call has to.
+
+    CUDA's modes of capture forbid that by default, although loading is no part of the graph.
+    """
+    mode = ctypes.c_int(RELAXED)
+    _exchange_capture_mode(mode)
+    try:
+        yield
+    finally:
+        _exchange_capture_mode(mode)
+
+
+def _exchange_capture_mode(mode: ctypes.c_int) -> None:
+    """Set this thread's mode of capture, and write the one before into ``mode``."""
+    status = _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    if status:
+        raise RuntimeError(f"cuThreadExchangeStreamCaptureMode failed with status {status}")
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def offsets_on(device: torch.device, cu_seqlens: torch.Tensor) -> torch.Tensor:
+    """``cu_seqlens`` on the device of the kernels; raises if it would have to be copied while a graph is captured."""
+    if device.type == "cuda" and cu_seqlens.device.type == "cpu" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "cu_seqlens: received a tensor on the CPU while a CUDA graph is captured, which cannot contain its copy to "
+            f"{device}; move it there before the capture"
+        )
+    return cu_seqlens.to(device)
 
 
 def power_of_two(n: int, least: int = 16, most: int = 1 << 30) -> int:
@@ -45,7 +93,7 @@ def dot_precision(dtype: torch.dtype) -> str:
     """The precision of ``tl.dot`` for float32 operands if the values are ``dtype``.
 
     For float32 values it is IEEE, unless torch's own switch turned TF32 on. For 16-bit values, float32 operands are
-    intermediates that replace float16 (same mantissa, no overflow), for which TF32 is exact enough by construction.
+    intermediates that replace float16 (no overflow), which kernels round to TF32 (float16's mantissa) before a product.
     """
     fast = "ieee" if torch.version.hip else "tf32"
     if dtype is torch.float32:

@@ -59,6 +59,42 @@ def rounded(x, dtype: tl.constexpr):
 
 
 @device_function
+def operand(x, dtype: tl.constexpr, PRECISION: tl.constexpr):
+    """A float32 intermediate as an operand of a product: rounded to bfloat16, or to TF32, or not rounded.
+
+    Tensor cores would read a float32 number as TF32 by dropping its low bits: always towards 0, with an error twice as
+    large.
+    """
+    if dtype == tl.float32:
+        return to_tf32(x) if PRECISION == "tf32" else x
+    else:
+        return rounded(x, dtype)
+
+
+@device_function
+def to_tf32(x):
+    """float32 ``x`` rounded to TF32, ties away from 0; NaN stays NaN."""
+    if INTERPRETED:
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    else:
+        bits = tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+        return bits.to(tl.float32, bitcast=True)
+
+
+@device_function
+def maximum(x, y):
+    """The larger of two numbers; NaN if one is NaN, which `tl.maximum` would drop on NVIDIA GPUs."""
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@device_function
+def minimum(x, y):
+    """The smaller of two numbers; NaN if one is NaN."""
+    return tl.minimum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@device_function
 def put(address, x, mask):
     """Store float32 ``x`` in the dtype of the destination, rounded to the nearest."""
     tl.store(address, rounded(x, address.dtype.element_ty), mask=mask)
@@ -98,4 +134,4 @@ def load_tile_transposed(base, strides, slot, c, left, width):
 def store_tile(base, strides, slot, c, left, width, y):
     """Write the ``(slot, c)`` tile at ``base`` in its dtype, up to slot ``left`` and column ``width``."""
     place = slot[:, None] * strides[1] + c[None, :] * strides[3]
-    tl.store(base + place, y.to(base.dtype.element_ty), mask=(slot < left)[:, None] & (c < width)[None, :])
+    put(base + place, y, (slot < left)[:, None] & (c < width)[None, :])

@@ -64,8 +64,8 @@ def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array,
     pl, plgpu = p.pl, p.plgpu
     S, weight_count, _, U, _, columns_all = inputs.shape
 
-    def gru_forward_resident(inputs_all, weights_all, h0_all, remaining_all, y_all, weight, operand, barrier):
-        at, columns = jax.lax.axis_index("weight"), pl.ds(jax.lax.axis_index("columns") * plan.columns, plan.columns)
+    def gru_forward_resident(block, inputs_all, weights_all, h0_all, remaining_all, y_all, weight, operand, barrier):
+        at, columns = block["weight"], pl.ds(block["columns"] * plan.columns, plan.columns)
         _fetch_weights(plan, weights_all, weight, at, barrier)
         left = load(remaining_all.at[:, columns])
 
@@ -95,9 +95,7 @@ def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array,
             body,
             grid=(S,),
             in_specs=[
-                plgpu.BlockSpec(
-                    (3 * U, L, plan.columns), lambda step: (step * weight_count + at, 0, jax.lax.axis_index("columns"))
-                )
+                plgpu.BlockSpec((3 * U, L, plan.columns), lambda step: (step * weight_count + at, 0, block["columns"]))
             ],
             max_concurrent_steps=plan.stages,
             init_carry=tuple(as_result(load(h0_all.at[at, u, :, columns])) for u in range(U)),
@@ -134,9 +132,9 @@ def backward(
     S, weight_count, _, U, _, columns_all = factors.shape
 
     def gru_backward_resident(
-        factors_all, weights_all, dlast_all, remaining_all, dinputs_all, dfirst_all, weight, operand, barrier
+        block, factors_all, weights_all, dlast_all, remaining_all, dinputs_all, dfirst_all, weight, operand, barrier
     ):
-        at, columns = jax.lax.axis_index("weight"), pl.ds(jax.lax.axis_index("columns") * plan.columns, plan.columns)
+        at, columns = block["weight"], pl.ds(block["columns"] * plan.columns, plan.columns)
         _fetch_weights(plan, weights_all, weight, at, barrier)
         left = load(remaining_all.at[:, columns])
 
@@ -176,7 +174,7 @@ def backward(
             in_specs=[
                 plgpu.BlockSpec(
                     (3 * U, 2 * L, plan.columns),
-                    lambda step: ((S - 1 - step) * weight_count + at, 0, jax.lax.axis_index("columns")),
+                    lambda step: ((S - 1 - step) * weight_count + at, 0, block["columns"]),
                 )
             ],
             max_concurrent_steps=plan.stages,

@@ -55,8 +55,8 @@ def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array,
     pl, plgpu = p.pl, p.plgpu
     S, weight_count, _, U, _, columns_all = inputs.shape
 
-    def gru_forward_streamed(inputs_all, weights_all, h0_all, remaining_all, y_all, operand, state, forget):
-        at, columns = jax.lax.axis_index("weight"), pl.ds(jax.lax.axis_index("columns") * plan.columns, plan.columns)
+    def gru_forward_streamed(block, inputs_all, weights_all, h0_all, remaining_all, y_all, operand, state, forget):
+        at, columns = block["weight"], pl.ds(block["columns"] * plan.columns, plan.columns)
         left = load(remaining_all.at[:, columns])
 
         def begin(u, _):
@@ -89,7 +89,7 @@ def forward(plan: Plan, *, inputs: jax.Array, weights: jax.Array, h0: jax.Array,
             lambda step, phase, u, _: (
                 ((step * weight_count + at) * 3 + phase) * U + u,
                 0,
-                jax.lax.axis_index("columns"),
+                block["columns"],
             ),
         )
         _walk(plan, S, at, of_step, operand, lambda _, phase: phase // 2, finish)(weights_all, inputs_all)
@@ -124,9 +124,9 @@ def backward(
     S, weight_count, _, U, _, columns_all = factors.shape
 
     def gru_backward_streamed(
-        factors_all, weights_all, dlast_all, remaining_all, dinputs_all, dfirst_all, operand, state
+        block, factors_all, weights_all, dlast_all, remaining_all, dinputs_all, dfirst_all, operand, state
     ):
-        at, columns = jax.lax.axis_index("weight"), pl.ds(jax.lax.axis_index("columns") * plan.columns, plan.columns)
+        at, columns = block["weight"], pl.ds(block["columns"] * plan.columns, plan.columns)
         left = load(remaining_all.at[:, columns])
 
         def enter(step, u, carried, dy, a_f, to):
@@ -178,7 +178,7 @@ def backward(
 
         def of_step(number, phase, u, _):
             step = jnp.maximum(S - 1 - number - phase // 2, 0)
-            return ((step * weight_count + at) * 3 + phase) * U + u, 0, jax.lax.axis_index("columns")
+            return ((step * weight_count + at) * 3 + phase) * U + u, 0, block["columns"]
 
         spec = plgpu.BlockSpec((None, 2 * L, plan.columns), of_step)
         _walk(plan, S, at, spec, operand, reads, finish)(weights_all, factors_all)

@@ -87,8 +87,8 @@ def step(
     rows, columns = -(-C.shape[-2] // L), -(-C.shape[-1] // L)
     scale = K**-0.5
 
-    def mlstm_decode(q_all, k_all, v_all, i_all, f_all, C_all, n_all, m_all, h_all, C_new, n_new, m_new, tiles):
-        b, head, column = (jax.lax.axis_index(name) for name in ("sequence", "head", "column"))
+    def mlstm_decode(block, q_all, k_all, v_all, i_all, f_all, C_all, n_all, m_all, h_all, C_new, n_new, m_new, tiles):
+        b, head, column = (block[axis] for axis in ("sequence", "head", "column"))
         by_row, by_column = plgpu.Layout.WGMMA.reduce(1), plgpu.Layout.WGMMA.reduce(0)
         here = pl.ds(column * L, L)
         m, decay, written = _gates(i_all[b, head].astype(FLOAT), f_all[b, head].astype(FLOAT), m_all[b, head])

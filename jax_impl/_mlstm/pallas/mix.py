@@ -85,6 +85,7 @@ def mix(
     c, N, D, inner = A.shape[1], A.shape[2], X.shape[-1], Y.shape[-1]
 
     def mlstm_mix(
+        block,
         A_all,
         X_all,
         Y_all,
@@ -100,7 +101,7 @@ def mix(
         barrier,
         Z_tile=None,
     ):
-        head, chunk, column = (jax.lax.axis_index(name) for name in ("head", "chunk", "column"))
+        head, chunk, column = (block[axis] for axis in ("head", "chunk", "column"))
         steps, at_column = pl.ds(chunk * L, L), pl.ds(column * wide, wide)
         copy_in(A_all.at[:, chunk, head], A_tile, terms, barrier)
         copy_in(X_all.at[:, steps, head, at_column], X_tile, terms, barrier)

@@ -81,8 +81,8 @@ def scores(plan: Plan, *, q: jax.Array, k: jax.Array, vectors: jax.Array, scale:
     terms = plan.terms
     c, N = vectors.shape[:2]
 
-    def mlstm_scores(q_all, k_all, vectors_all, G_all, sum_all, vector, G_tiles, barrier):
-        head, chunk = jax.lax.axis_index("head"), jax.lax.axis_index("chunk")
+    def mlstm_scores(block, q_all, k_all, vectors_all, G_all, sum_all, vector, G_tiles, barrier):
+        head, chunk = block["head"], block["chunk"]
         plgpu.copy_gmem_to_smem(vectors_all.at[chunk, head], vector, barrier)
         product = chunk_product(plan, q_all, k_all, head, chunk)
         plgpu.barrier_wait(barrier)
@@ -126,6 +126,7 @@ def scores_gradient(
     c, N = vectors.shape[:2]
 
     def mlstm_scores_gradient(
+        block,
         q_all,
         k_all,
         v_all,
@@ -141,7 +142,7 @@ def scores_gradient(
         dscores_tiles,
         barrier,
     ):
-        head, chunk = jax.lax.axis_index("head"), jax.lax.axis_index("chunk")
+        head, chunk = block["head"], block["chunk"]
         plgpu.copy_gmem_to_smem(vectors_all.at[chunk, head], vector, barrier)
         product = chunk_product(plan, q_all, k_all, head, chunk)
         dG = chunk_product(plan, dh_all, v_all, head, chunk)

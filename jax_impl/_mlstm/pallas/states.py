@@ -100,6 +100,7 @@ def states(
     columns = V // wide
 
     def mlstm_states(
+        block,
         x_all,
         y_all,
         weights_all,
@@ -116,8 +117,7 @@ def states(
         scaled,
         snapshots,
     ):
-        b, head = jax.lax.axis_index("sequence"), jax.lax.axis_index("head")
-        row, column = jax.lax.axis_index("row"), jax.lax.axis_index("column")
+        b, head, row, column = (block[axis] for axis in ("sequence", "head", "row", "column"))
         at_row, at_column = pl.ds(row * L, L), pl.ds(column * wide, wide)
         start, steps = begin_all[b], count_all[b]
 
@@ -164,14 +164,14 @@ def states(
             return plgpu.load(C_tile, layout=plgpu.Layout.WGMMA), plgpu.load(n_tile, layout=by_column)
 
         before = pl.run_scoped(first, tile((L, wide), FLOAT), plgpu.SMEM((L,), FLOAT), plgpu.Barrier(num_arrivals=2))
-        block = partial(plgpu.BlockSpec, memory_space=plgpu.SMEM)
-        in_specs = [block((None, 4, L), lambda step: (chunk(step), 0, 0))]
-        in_specs += [block((L, L), lambda step: (chunk(step), 0))] * terms
-        in_specs += [block((L, wide), lambda step: (chunk(step), 0))] * terms
+        in_shared = partial(plgpu.BlockSpec, memory_space=plgpu.SMEM)
+        in_specs = [in_shared((None, 4, L), lambda step: (chunk(step), 0, 0))]
+        in_specs += [in_shared((L, L), lambda step: (chunk(step), 0))] * terms
+        in_specs += [in_shared((L, wide), lambda step: (chunk(step), 0))] * terms
         streamed = [weights_all.at[:, head]]
         streamed += parts(x_all.at[:, :, head, at_row], terms) + parts(y_all.at[:, :, head, at_column], terms)
         if against_all is not None:
-            in_specs += [block((None, L, wide), lambda step: (chunk(step), 0, 0))] * terms
+            in_specs += [in_shared((None, L, wide), lambda step: (chunk(step), 0, 0))] * terms
             streamed += parts(against_all.at[:, :, head, at_row, at_column], terms)
         pipeline = plgpu.emit_pipeline(
             body, grid=(steps,), in_specs=in_specs, max_concurrent_steps=plan.stages, init_carry=before

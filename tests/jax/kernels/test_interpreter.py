@@ -13,7 +13,7 @@ def copy_through_shared_memory(waits: bool):
     """A kernel that adds 1 to 128 numbers that TMA brings, and may forget to wait for them."""
     plgpu = _pallas.pallas().plgpu
 
-    def kernel(source, to, tile, barrier):
+    def kernel(block, source, to, tile, barrier):
         plgpu.copy_gmem_to_smem(source, tile, barrier)
         if waits:
             plgpu.barrier_wait(barrier)

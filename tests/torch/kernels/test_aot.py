@@ -123,3 +123,46 @@ def test_every_launch_states_whether_products_and_sums_are_fused() -> None:
     seen: list[Any] = []
     launch(Kernel(), 3, torch.device("cpu"), Launch(2, 1), n=5)
     assert seen == [((3,), {"n": 5, "num_warps": 2, "num_stages": 1, "enable_fp_fusion": True})]
+
+
+@pytest.mark.parametrize("why", ["odd sizes", "an odd address", "odd strides", "fits"])
+def test_what_would_not_be_read_16_bytes_at_a_time_is_copied(why) -> None:
+    """Kernels see multiples of 16 alone: K, V, the strides and addresses of q, k, v, dh, and of the states."""
+    import torch
+
+    from benchmarks.gpu.aot_compile import launches
+    from torch_impl._mlstm.arguments import Arguments, Cotangents
+    from torch_impl._mlstm.triton import launch as mlstm
+
+    B, S, N, K, V = (2, 5, 3, 20, 24) if why == "odd sizes" else (2, 5, 3, 16, 32)
+
+    def draw(*shape: int) -> torch.Tensor:
+        if why == "an odd address":
+            size = torch.Size(shape).numel()
+            return torch.randn(size + 1)[1:].view(shape)
+        return torch.randn(*shape[:-1], shape[-1] + 1)[..., :-1] if why == "odd strides" else torch.randn(shape)
+
+    x = Arguments(q=draw(B, S, N, K), k=draw(B, S, N, K), v=draw(B, S, N, V), i=draw(B, S, N), f=draw(B, S, N))
+    x = x._replace(C=draw(B, N, K, V), n=draw(B, N, K), m=torch.zeros(B, N))
+    dh, dC, dn = draw(B, S, N, V), draw(B, N, K, V), draw(B, N, K)
+    given = {part.data_ptr() for part in (x.q, x.k, x.v, x.C, x.n, dh, dC, dn) if part is not None}
+
+    def both() -> None:
+        (h, C, n, _), residuals = mlstm.mlstm_forward(x, mlstm.Residuals._fields)
+        assert (h.shape, C.shape, n.shape) == (x.v.shape, (B, N, K, V), (B, N, K))
+        parts = (h, C, n, residuals.C_start, residuals.n_last)
+        assert all(part is not None and part.is_contiguous() for part in parts)
+        gradients = mlstm.mlstm_backward(x, Cotangents(dh=dh, dC=dC, dn=dn, dm=x.m), residuals)
+        wanted = (*x[:5], x.C, x.n, x.m)
+        assert [d.shape for d in gradients] == [part.shape for part in wanted if part is not None]
+
+    seen = launches(mlstm, both)
+    wide = ("q", "k", "v", "dh", "C_first", "n_first", "dC_last", "dn_last", "h", "dq", "dk", "dv")
+    for launched in seen:
+        for name, value in launched.arguments.items():
+            if name in wide and value is not None:
+                assert value.data_ptr() % 16 == 0, (launched.name, name)
+                assert all(stride % 16 == 0 for stride in value.stride()[:-1]), (launched.name, name)
+        assert launched.arguments.get("K", 16) % 16 == launched.arguments.get("V", 16) % 16 == 0
+    used = {value.data_ptr() for launched in seen for value in launched.arguments.values() if torch.is_tensor(value)}
+    assert (given <= used) if why == "fits" else not given & used

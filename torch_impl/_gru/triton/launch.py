@@ -53,8 +53,9 @@ def gru_forward(x: Arguments, keep: Sequence[str] = ()) -> tuple[Result, Residua
             read and write within bounds.
         keep: names of fields of `Residuals`.
     """
-    y, (last,) = recurrent.run_forward(_recurrence(x))
-    return Result(output=y, output_state=last), NO_RESIDUALS
+    H = x.input.shape[-1]
+    y, (last,) = recurrent.run_forward(_recurrence(recurrent.widened(x, H)))
+    return Result(*recurrent.narrowed((y, last), Result._fields, H)), NO_RESIDUALS
 
 
 class _Factors(NamedTuple):
@@ -80,6 +81,14 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
         Six gradients in the dtypes of the arrays, that of the state in float32 and, if there is one, that of the bias.
         Sums over heads and tokens are in float32 and in a fixed order.
     """
+    H = x.input.shape[-1]
+    widened = recurrent.widened
+    gradients = _backward(widened(x, H), widened(cotangents, H), widened(residuals, H))
+    return recurrent.narrowed(gradients, Arguments._fields, H)
+
+
+def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
+    """`gru_backward` of a width that kernels take."""
     r, y = _recurrence(x), residuals.output
     assert y is not None
     if r.shape.empty:

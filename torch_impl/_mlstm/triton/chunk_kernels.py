@@ -55,6 +55,8 @@ from torch_impl._triton.shared import (
     load_tile,
     load_tile_transposed,
     log_sigmoid,
+    maximum,
+    operand,
     steps_at,
     store_tile,
 )
@@ -148,7 +150,7 @@ def _shifted(x, first, L: tl.constexpr):
 @device_function
 def _largest(a, i, m, L: tl.constexpr):
     """``max(Σ_{s≤t} a_s + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)``."""
-    return tl.maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
+    return maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
 
 
 @triton.jit
@@ -167,7 +169,8 @@ def gates(
     next_f = tl.load(f + f_strides[1], mask=(slot < L - 1) & (slot + 1 < left), other=float("inf"))
     g = tl.cumsum(log_sigmoid(next_f.to(tl.float32)), axis=0, reverse=True) + gate
     here = block.to(tl.int64) * N + n
-    tl.store(fall + here, tl.sum(a, axis=0))
+    # A NaN of i, which the largest write may lose, makes m one from here on.
+    tl.store(fall + here, tl.sum(tl.where(gate == gate, a, gate), axis=0))
     tl.store(peak + here, tl.max(g, axis=0))
     tl.store(peak_step + here, rank * L + 1 + tl.argmax(g, axis=0))
 
@@ -198,14 +201,14 @@ def stabilisers(
         peaks = tl.load(peak + here, mask=inside, other=float("-inf"))
         steps = tl.load(peak_step + here, mask=inside, other=0)
         sums, peaks, steps = tl.associative_scan((sums, peaks, steps), 0, _join)
-        ends = tl.maximum(sums + m, peaks)
+        ends = maximum(sums + m, peaks)
         steps = tl.where(peaks > sums + m, steps, at)
         tl.store(m_start + here, m, mask=inside & (offset == 0))
         tl.store(m_start + here + N, ends, mask=(rank + 1 < blocks) & (offset < WIDTH - 1))
         tl.store(m_end + here, ends, mask=inside)
         # The same bits as the end of the last block: the memory is in units of exp of them.
         last = offset == tl.minimum(blocks - start, WIDTH) - 1
-        m = tl.max(tl.where(last, ends, float("-inf")), axis=0)
+        m = tl.sum(tl.where(last, ends, 0.0), axis=0)
         at = tl.max(tl.where(last, steps, 0), axis=0)
     tl.store(m_last + sequence * N + n, m)
     tl.store(argmax_last + sequence * N + n, at)
@@ -259,6 +262,12 @@ def log_weights(
         tl.store(total + here, tl.sum(alpha, axis=0) + rest)
 
 
+@device_function
+def _kept(memory, into, PRECISION: tl.constexpr):
+    """A tile of a memory as the operand that other kernels read from ``into``."""
+    return operand(memory, into.dtype.element_ty, "tf32" if PRECISION == "tf32x3" else PRECISION)
+
+
 @triton.jit
 def memories(
     k, k_strides, v, v_strides, g, row_strides, total, C_first, n_first, c_first, C_start, n_start, c_start, C_last,
@@ -307,9 +316,9 @@ def memories(
             into = C_start + kept * K * V + place
             if c_start is not None:
                 tl.store(c_start + kept * V + col, centre, mask=both(col < V, x == 0))
-                tl.store(into, (C - vector[:, None] * centre[None, :]).to(C_start.dtype.element_ty), mask=inside)
+                tl.store(into, _kept(C - vector[:, None] * centre[None, :], C_start, PRECISION), mask=inside)
             else:
-                tl.store(into, C.to(C_start.dtype.element_ty), mask=inside & (rank % EVERY == 0))
+                tl.store(into, _kept(C, C_start, PRECISION), mask=inside & (rank % EVERY == 0))
             log_kept = decay
             decay = tl.load(total + (block + rank + 1).to(tl.int64) * N + head, mask=rank + 1 < blocks)
             t = first + rank * L
@@ -332,7 +341,7 @@ def memories(
                 vector *= kept_part
             # In bfloat16, the first piece of a float32 holds 8 bits, three pieces hold all 24.
             for _ in tl.static_range(PIECES):
-                piece = written.to(C_start.dtype.element_ty)
+                piece = operand(written, C_start.dtype.element_ty, PRECISION)
                 C = dot(piece, values.to(C_start.dtype.element_ty), C, PRECISION)
                 written -= piece.to(tl.float32)
                 if c_start is not None:
@@ -388,7 +397,7 @@ def outputs(
     left = steps - rank * L
     inside = slot < left
     col = y * BV + tl.arange(0, BV)
-    operand = C_start.dtype.element_ty
+    stored = C_start.dtype.element_ty
     before = rank % EVERY
     memory = ((block - rank) // STORED + sequence + (rank - before) // STORED).to(tl.int64) * N + head
 
@@ -409,7 +418,7 @@ def outputs(
         C = tl.load(C_start + memory * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         scores = dot(queries, keys, scores, PRECISION)
-        num = dot(queries.to(operand), C, num, PRECISION)
+        num = dot(queries.to(stored), C, num, PRECISION)
         nu += tl.sum(queries.to(tl.float32) * n[None, :], axis=1)
 
     between = tl.zeros((), tl.float32)
@@ -426,7 +435,7 @@ def outputs(
         tl.store(_scores(G_out, row_strides, sequence, head, t, L), G, mask=both(inside[:, None], y == 0))
     nu += tl.sum(G, axis=1)
     values = load_tile(steps_at(v, v_strides, sequence, t, head), v_strides, slot, col, left, V)
-    num = dot(G.to(operand), values.to(operand), num, PRECISION)
+    num = dot(operand(G, stored, PRECISION), values.to(stored), num, PRECISION)
 
     read = tl.exp(prefix) * scale
     between = tl.zeros((), tl.float32)
@@ -443,12 +452,9 @@ def outputs(
         G = scores * tl.exp(written)[None, :] * read[:, None]
         nu += tl.sum(G, axis=1)
         values = load_tile(steps_at(v, v_strides, sequence, s, head), v_strides, slot, col, L, V)
-        num = dot(G.to(operand), values.to(operand), num, PRECISION)
+        num = dot(operand(G, stored, PRECISION), values.to(stored), num, PRECISION)
 
-    Y = (
-        tl.maximum(tl.abs(nu), _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY))
-        + eps
-    )
+    Y = maximum(tl.abs(nu), _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY)) + eps
     num = num / Y[:, None]
     store_tile(steps_at(h, h_strides, sequence, t, head), h_strides, slot, col, left, V, num)
 
@@ -474,7 +480,7 @@ def normalisers(
     t = first + rank * L
     left = steps - rank * L
     inside = slot < left
-    operand = C_start.dtype.element_ty
+    stored = C_start.dtype.element_ty
     q, k = steps_at(q, q_strides, sequence, t, head), steps_at(k, k_strides, sequence, t, head)
     v, dh = steps_at(v, v_strides, sequence, t, head), steps_at(dh, dh_strides, sequence, t, head)
     memory = (block + sequence).to(tl.int64) * N + head
@@ -509,7 +515,7 @@ def normalisers(
             row = x * BK + tl.arange(0, BK)
             place = row[:, None] * V + col[None, :]
             C = tl.load(C_start + memory * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
-            read = dot(load_tile(q, q_strides, slot, row, left, K).to(operand), C, read, PRECISION)
+            read = dot(load_tile(q, q_strides, slot, row, left, K).to(stored), C, read, PRECISION)
         product += tl.sum(read * upstream.to(tl.float32), axis=1)
     nu = tl.zeros((L,), tl.float32)
     for x in range(NK):
@@ -521,7 +527,7 @@ def normalisers(
     product = product * e + tl.sum(G * (dscores - shift[:, None]), axis=1)
 
     floor = _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY)
-    inverse = 1.0 / (tl.maximum(tl.abs(nu), floor) + eps)
+    inverse = 1.0 / (maximum(tl.abs(nu), floor) + eps)
     above = tl.abs(nu) > floor
     tau = tl.where(above, tl.where(nu < 0.0, product, -product), 0.0) * inverse * inverse
     dnu = tl.where(above, tau - shift * tl.abs(nu) * inverse * inverse, 0.0)
@@ -580,7 +586,7 @@ def memory_gradients(
         for back in range(bound(blocks)):
             rank = blocks - 1 - back
             here = (block + rank).to(tl.int64) * N + head
-            rounded = dC.to(dC_end.dtype.element_ty)
+            rounded = _kept(dC, dC_end, PRECISION)
             tl.store(dC_end + here * K * V + place, rounded, mask=inside)
             c_here, c_next = centres
             centres = _centres(c_start, block + sequence + rank - 1, head, N, V, col, rank > 0)
@@ -599,7 +605,7 @@ def memory_gradients(
             moved *= kept
             dC *= kept
             dC = dot(
-                (queries * weight[None, :]).to(dC_end.dtype.element_ty),
+                operand(queries * weight[None, :], dC_end.dtype.element_ty, PRECISION),
                 upstream.to(dC_end.dtype.element_ty),
                 dC,
                 PRECISION,
@@ -649,7 +655,7 @@ def gradients(
     t = first + rank * L
     left = steps - rank * L
     inside = slot < left
-    operand = C_start.dtype.element_ty
+    stored = C_start.dtype.element_ty
     q, dq = steps_at(q, q_strides, sequence, t, head), steps_at(dq, dq_strides, sequence, t, head)
     k, dk = steps_at(k, k_strides, sequence, t, head), steps_at(dk, dk_strides, sequence, t, head)
     v, dv = steps_at(v, v_strides, sequence, t, head), steps_at(dv, dv_strides, sequence, t, head)
@@ -684,8 +690,8 @@ def gradients(
     if G_kept is None:
         scores *= E
     W = scores * dscores
-    scores_T = tl.trans((scores * inverse_Y[:, None]).to(operand))
-    dscores = (dscores * E).to(operand)
+    scores_T = tl.trans(operand(scores * inverse_Y[:, None], stored, PRECISION))
+    dscores = operand(dscores * E, stored, PRECISION)
     one, other = slot[:, None], slot[None, :]
     d_input = tl.sum(W, axis=0)
     across = tl.sum(tl.where(other < one, tl.cumsum(W, axis=0, reverse=True), 0.0), axis=1)
@@ -701,10 +707,10 @@ def gradients(
             keys = load_tile(k, k_strides, slot, row, left, K)
             place = row[:, None] * V + col[None, :]
             dC = tl.load(dC_end + here * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
-            dvalues = dot(keys.to(operand), dC, dvalues, PRECISION)
+            dvalues = dot(keys.to(stored), dC, dvalues, PRECISION)
         dvalues *= written[:, None]
         upstream = load_tile(dh, dh_strides, slot, col, left, V)
-        dvalues = dot(scores_T, upstream.to(operand), dvalues, PRECISION)
+        dvalues = dot(scores_T, upstream.to(stored), dvalues, PRECISION)
         store_tile(dv, dv_strides, slot, col, left, V, dvalues)
 
     tl.debug_barrier()
@@ -721,7 +727,7 @@ def gradients(
             C = tl.load(C_start + memory * K * V + place, mask=fits, other=0.0)
             dC = tl.load(dC_end + here * K * V + place, mask=fits, other=0.0)
             values = load_tile(v, v_strides, slot, col, left, V)
-            dkeys = dot(values.to(operand), tl.trans(dC), dkeys, PRECISION)
+            dkeys = dot(values.to(stored), tl.trans(dC), dkeys, PRECISION)
             through += tl.sum(C.to(tl.float32) * dC.to(tl.float32), axis=1)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         dn = tl.zeros((BK,), tl.float32)
@@ -733,7 +739,7 @@ def gradients(
         dkeys = (dkeys + dn[None, :]) * written[:, None]
         writes += tl.sum(keys.to(tl.float32) * dkeys, axis=1)
         queries = load_tile(q, q_strides, slot, row, left, K)
-        dkeys = dot(tl.trans(dscores), queries.to(operand), dkeys, PRECISION)
+        dkeys = dot(tl.trans(dscores), queries.to(stored), dkeys, PRECISION)
         store_tile(dk, dk_strides, slot, row, left, K, dkeys)
 
         dqueries = tl.zeros((L, BK), tl.float32)
@@ -742,10 +748,10 @@ def gradients(
             place = row[:, None] * V + col[None, :]
             C = tl.load(C_start + memory * K * V + place, mask=(row < K)[:, None] & (col < V)[None, :], other=0.0)
             upstream = load_tile(dh, dh_strides, slot, col, left, V)
-            dqueries = dot(upstream.to(operand), tl.trans(C), dqueries, PRECISION)
+            dqueries = dot(upstream.to(stored), tl.trans(C), dqueries, PRECISION)
         dqueries = (dqueries * inverse_Y[:, None] + dnorm[:, None] * n[None, :]) * (e * scale)[:, None]
         reads += tl.sum(queries.to(tl.float32) * dqueries, axis=1)
-        dqueries = dot(dscores, keys.to(operand), dqueries, PRECISION)
+        dqueries = dot(dscores, keys.to(stored), dqueries, PRECISION)
         store_tile(dq, dq_strides, slot, row, left, K, dqueries)
 
     kept = tl.exp(tl.load(total + here))

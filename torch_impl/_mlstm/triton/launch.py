@@ -5,6 +5,7 @@ the first kernel is launched.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from torch_impl._mlstm.triton.plans import (
 )
 from torch_impl._records import Axes, fields
 from torch_impl._triton.interpreter import DTYPES, unavailable
-from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, offsets_on, power_of_two
 from torch_impl._triton.tuning import tuned
 
 LARGEST_HEAD = 512
@@ -162,7 +163,7 @@ def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
     bounds[:1] = 0
     bounds[B:] = T
     if B > 1:
-        bounds[1:B] = cu_seqlens[1:-1].to(q.device).clamp(0, T).cummax(0).values
+        bounds[1:B] = offsets_on(q.device, cu_seqlens)[1:-1].clamp(0, T).cummax(0).values
     before = torch.zeros(B + 1, dtype=torch.int32, device=q.device)
     torch.cumsum((bounds[1 : B + 1] - bounds[:B] + (L - 1)) // L, 0, dtype=torch.int32, out=before[1:])
     numbers = torch.arange(count, dtype=torch.int32, device=q.device)
@@ -174,6 +175,44 @@ def _addressable(x: Tensor, packed: bool) -> Tensor:
     """``x`` itself, or a copy if a stride within a tile (64 steps and the next, 512 columns) exceeds 32 bits."""
     step, _, *column = x.stride()[0 if packed else 1 :]
     return x.contiguous() if 65 * step + sum(LARGEST_HEAD * stride for stride in column) >= 2**31 else x
+
+
+MULTIPLE = 16
+"""Kernels read 16 bytes at a time, asynchronously, if K, V, strides and addresses are multiples of this. Otherwise they
+would read two, and keep so many addresses that they spill 0.5 to 1.9 KB a thread: such arrays are copied instead."""
+
+
+def _aligned(x: Tensor, axes: int = 1) -> Tensor:
+    """``x`` itself, or a contiguous copy whose last axes are padded with zeros to multiples of `MULTIPLE`."""
+    padded = [-(-size // MULTIPLE) * MULTIPLE for size in x.shape[-axes:]]
+    long = (stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1)
+    if padded == [*x.shape[-axes:]]:
+        fits = x.data_ptr() % MULTIPLE == 0 and all(stride % MULTIPLE == 0 for stride in long)
+        return x if fits else x.clone(memory_format=torch.contiguous_format)
+    copy = x.new_zeros((*x.shape[:-axes], *padded))
+    copy[(..., *map(slice, x.shape[-axes:]))] = x
+    return copy
+
+
+def _all_aligned(x: Any, **axes: int) -> Any:
+    """A record whose named parts are aligned in so many of their last axes; parts that are None stay so."""
+    parts = {name: (getattr(x, name), count) for name, count in axes.items()}
+    return x._replace(**{name: _aligned(part, count) for name, (part, count) in parts.items() if part is not None})
+
+
+def _cut(x: Any, K: int, V: int, **axes: str) -> Any:
+    """Undo `_all_aligned`: the named parts without padding, given the letters of their last axes."""
+    sizes = {"K": K, "V": V}
+    cut = {}
+    for name, letters in axes.items():
+        part = getattr(x, name)
+        if part is not None:
+            cut[name] = part[(..., *(slice(sizes[letter]) for letter in letters))].contiguous()
+    return x._replace(**cut)
+
+
+MEMORIES = {"C_start": "KV", "n_start": "K", "c_start": "V", "C_last": "KV", "n_last": "K"}
+"""The residuals that have the axes of a memory, and which."""
 
 
 class _Inputs(NamedTuple):
@@ -192,10 +231,11 @@ class _Inputs(NamedTuple):
     row_strides: tuple[int, int]
     operand: torch.dtype
     precision: str
+    scale: float
 
     @classmethod
-    def of(cls, x: Arguments) -> "_Inputs":
-        """The inputs of a call."""
+    def of(cls, x: Arguments, scale: float) -> "_Inputs":
+        """The inputs of a call, with the factor of its scores, 1/√K, in which K has no padding."""
         packed = x.cu_seqlens is not None
         q, k, v, i, f = (_addressable(part, packed) for part in (x.q, x.k, x.v, x.i, x.f))
         *lead, N, K = q.shape
@@ -203,7 +243,7 @@ class _Inputs(NamedTuple):
         return cls(
             q=q, k=k, v=v, i=i, f=f, packed=packed, B=B, N=N, K=K, V=v.shape[-1],
             row_strides=(0, lead[0]) if packed else (N * lead[1], lead[1]),
-            operand=_operand_dtype(v.dtype), precision=dot_precision(v.dtype),
+            operand=_operand_dtype(v.dtype), precision=dot_precision(v.dtype), scale=scale,
         )  # fmt: skip
 
     @property
@@ -316,7 +356,7 @@ def _memories(
 
     C, n = initial.C, initial.n
     c_start = x.q.new_empty((blocks.count + x.B, x.N, x.V), dtype=torch.float32) if centred else None
-    c_first = _centre(C, n) if centred and C is not None and n is not None else None
+    c_first = _centre(C, n, x.scale) if centred and C is not None and n is not None else None
     C_start, n_start = x.states(blocks.count // plan.every + x.B, dtype=x.operand)
     C_last, n_last = x.states(x.B)
     side, how = plan.state_tile, plan.states
@@ -337,14 +377,14 @@ def _memories(
     return BlockMemories(C_start=C_start, n_start=n_start, c_start=c_start, C_last=C_last, n_last=n_last)
 
 
-def _centre(C: Tensor, n: Tensor) -> Tensor:
+def _centre(C: Tensor, n: Tensor, scale: float) -> Tensor:
     """The c of an initial state for which C − n cᵀ is smallest, ``(B, N, V)``, followed by a weight: that of as many
     keys of length √K as make up n."""
     least = torch.finfo(n.dtype).tiny
     size = n.abs().amax(-1, keepdim=True).clamp(min=least)
     unit = n / size
     c = (C * unit[..., None]).sum(-2) / (unit.square().sum(-1, keepdim=True) * size).clamp(min=least)
-    return torch.cat([c, unit.norm(dim=-1, keepdim=True) * (size * n.shape[-1] ** -0.5)], -1)
+    return torch.cat([c, unit.norm(dim=-1, keepdim=True) * (size * scale)], -1)
 
 
 def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None = None) -> tuple[Result, Residuals]:
@@ -356,12 +396,22 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
         keep: names of fields of `Residuals`.
         plan: the plan to use instead of the one tuned among `forward_plans`.
     """
+    K, V = x.q.shape[-1], x.v.shape[-1]
+    results, residuals = _forward(_all_aligned(x, q=1, k=1, v=1, C=2, n=1), K**-0.5, keep, plan)
+    if K % MULTIPLE or V % MULTIPLE:
+        results = _cut(results, K, V, h="V", C="KV", n="K")
+        residuals = _cut(residuals, K, V, **MEMORIES)
+    return results, residuals
+
+
+def _forward(x: Arguments, scale: float, keep: Sequence[str], plan: MLSTMPlan | None) -> tuple[Result, Residuals]:
+    """`mlstm_forward` of arrays that are aligned."""
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    inputs = _Inputs.of(x)
+    inputs = _Inputs.of(x, scale)
     device = x.q.device
     if plan is None:
-        plan = _tuned("mlstm_forward", forward_plans, inputs, x, lambda plan: mlstm_forward(x, plan=plan))
+        plan = _tuned("mlstm_forward", forward_plans, inputs, x, lambda plan: _forward(x, scale, (), plan))
     blocks = _blocks(x.q, x.cu_seqlens, plan.L)
     initial = _State.of(x.C, x.n, x.m)
     stabilisers, weights = _log_weights(inputs, blocks, plan.L, initial.m)
@@ -378,7 +428,7 @@ def mlstm_forward(x: Arguments, keep: Sequence[str] = (), plan: MLSTMPlan | None
         kernels.outputs, blocks.count * inputs.N * tiles["NV"], device, plan.inside,
         **inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v), m=stabilisers.M, **weights._asdict(),
         row_strides=inputs.row_strides, C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start,
-        **inputs.strided(h=h), G_out=G, table=blocks.table, **inputs.sizes, scale=inputs.K**-0.5, eps=x.eps,
+        **inputs.strided(h=h), G_out=G, table=blocks.table, **inputs.sizes, scale=scale, eps=x.eps,
         PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
     )  # fmt: skip
@@ -402,15 +452,44 @@ def mlstm_backward(
         cotangents: cotangents of h and of the final state; None means zeros.
         residuals: residuals of `mlstm_forward`; the others are recomputed.
     """
+    K, V = x.q.shape[-1], x.v.shape[-1]
+    gradients = _backward(
+        _all_aligned(x, q=1, k=1, v=1, C=2, n=1),
+        K**-0.5,
+        _all_aligned(cotangents, dh=1, dC=2, dn=1),
+        _all_aligned(residuals, **{name: len(letters) for name, letters in MEMORIES.items()}),
+        plan,
+    )
+    if K % MULTIPLE or V % MULTIPLE:
+        gradients = _cut(gradients, K, V, q="K", k="K", v="V", C="KV", n="K")
+    return tuple(gradients)
+
+
+class _Gradients(NamedTuple):
+    """Gradients of the arguments."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    i: Tensor
+    f: Tensor
+    C: Tensor
+    n: Tensor
+    m: Tensor
+
+
+def _backward(
+    x: Arguments, scale: float, cotangents: Cotangents, residuals: Residuals, plan: MLSTMPlan | None
+) -> _Gradients:
+    """`mlstm_backward` of arrays that are aligned."""
     from torch_impl._mlstm.triton import chunk_kernels as kernels
 
-    inputs = _Inputs.of(x)
+    inputs = _Inputs.of(x, scale)
     device = x.q.device
     initial, dlast = _State.of(x.C, x.n, x.m), _State.of(cotangents.dC, cotangents.dn, cotangents.dm)
     if plan is None:
-        plan = _tuned(
-            "mlstm_backward", backward_plans, inputs, x, lambda plan: mlstm_backward(x, cotangents, residuals, plan)
-        )
+        run = partial(_backward, x, scale, cotangents, residuals)
+        plan = _tuned("mlstm_backward", backward_plans, inputs, x, run)
     kept = _to_kernels(residuals, inputs.packed)
     plan = plan._replace(L=_block_length_of(kept, plan.L, inputs))
     dh = x.v.new_zeros(()).expand(x.v.shape) if cotangents.dh is None else cotangents.dh
@@ -425,7 +504,7 @@ def mlstm_backward(
     dm_net = _net_of_memory(dlast, memories)
 
     inverse, shift, dnu, tau = (inputs.per_step() for _ in range(4))
-    inside, scale = _inside_tiles(inputs, plan), inputs.K**-0.5
+    inside = _inside_tiles(inputs, plan)
     tokens = inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v, dh=dh)
     launch(
         kernels.normalisers, blocks.count * inputs.N, device, Launch(8, plan.inside.num_stages),
@@ -463,7 +542,7 @@ def mlstm_backward(
         dm_first += (initial.C * dC_first).sum((-2, -1)) + (initial.n * dn_first).sum(-1)
     if dm_net is not None:
         dm_first += torch.where(stabilisers.argmax_last == 0, dm_net, 0.0)
-    return dq, dk, dv, di, df, dC_first, dn_first, dm_first
+    return _Gradients(q=dq, k=dk, v=dv, i=di, f=df, C=dC_first, n=dn_first, m=dm_first)
 
 
 def _net_of_memory(dlast: _State, memories: BlockMemories) -> Tensor | None:

@@ -8,7 +8,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._mlstm.triton.shared import LARGEST_M, LARGEST_UNIT, finite, stabilised_decay
-from torch_impl._triton.shared import both, log_sigmoid
+from torch_impl._triton.shared import both, log_sigmoid, maximum
 
 
 @triton.jit
@@ -31,7 +31,7 @@ def step(
     gate = tl.load(i + b * i_strides[0] + s * i_strides[1]).to(tl.float32)
     before = tl.load(m + b * m_strides[0] + s * m_strides[1])
     total = decay + before
-    top = tl.maximum(total, gate)
+    top = maximum(total, gate)
     top_finite = finite(top)
     alpha, iota = stabilised_decay(decay, before, total, top_finite), gate - top_finite
     largest = finite(tl.maximum(alpha, iota))
@@ -57,6 +57,6 @@ def step(
         vector = vector * kept + keys * written
         tl.store(n_out + state * K + row, vector, mask=both(row < K, y == 0))
         nu += vector * queries
-    Y = tl.maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, LARGEST_M))) + eps
+    Y = maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, LARGEST_M))) + eps
     tl.store(h + state * V + col, (num / Y).to(h.dtype.element_ty), mask=col < V)
     tl.store(m_out + state, top, mask=y == 0)

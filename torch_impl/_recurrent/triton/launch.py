@@ -4,17 +4,20 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from torch_impl._recurrent.triton.cell import Cell
 from torch_impl._recurrent.triton.plans import Plan, plans
 from torch_impl._triton.interpreter import interpreted
-from torch_impl._triton.launch import Launch, capability, dot_precision, launch, power_of_two
+from torch_impl._triton.launch import Launch, capability, dot_precision, launch, offsets_on, power_of_two
 from torch_impl._triton.tuning import tuned
+
+R = TypeVar("R", bound=Any)
 
 
 class Operand(NamedTuple):
@@ -92,13 +95,45 @@ class Packing(NamedTuple):
     def of(cls, cu_seqlens: Tensor | None, T: int, tokens: bool, device: torch.device) -> "Packing":
         if cu_seqlens is None:
             return cls(None, None, None)
-        cu_seqlens = cu_seqlens.to(device, torch.int64).contiguous()
+        cu_seqlens = offsets_on(device, cu_seqlens).to(torch.int64).contiguous()
         order = torch.argsort(cu_seqlens.diff(), descending=True, stable=True)
         if not tokens:
             return cls(cu_seqlens, order, None)
         number = torch.arange(T, device=cu_seqlens.device)
         sequence_of = torch.searchsorted(cu_seqlens[1:], number, right=True).clamp_(max=len(cu_seqlens) - 2)
         return cls(cu_seqlens, order, sequence_of)
+
+
+MULTIPLE, WIDE = 16, 32
+"""Kernels read 16 bytes at a time if H is a multiple of the first; otherwise, above the second, they would spill."""
+
+
+def width(H: int) -> int:
+    """The number of units that kernels compute: H, padded if it is large and not a multiple of 16. A padded unit has
+    weights and inputs of 0, and its h stays 0."""
+    return H if H <= WIDE else -(-H // MULTIPLE) * MULTIPLE
+
+
+def widened(record: R, H: int) -> R:
+    """The record with the axes of length H of its arrays padded with zeros to `width`: the last one, of weights two."""
+    more = width(H) - H
+    if not more:
+        return record
+    arrays = {name: x for name, x in record._asdict().items() if isinstance(x, Tensor) and name != "cu_seqlens"}
+    return record._replace(**{name: pad(x, (0, more) * _axes(name)) for name, x in arrays.items()})
+
+
+def narrowed(arrays: Iterable[Tensor], names: Sequence[str], H: int) -> list[Tensor]:
+    """Undo `widened` for arrays with the axes of the fields with these names; they stay contiguous."""
+    found = [*arrays]
+    if width(H) == H:
+        return found
+    axes = map(_axes, names[: len(found)])
+    return [x[(..., *(slice(H),) * count)].contiguous() for x, count in zip(found, axes, strict=True)]
+
+
+def _axes(name: str) -> int:
+    return 2 if "weight" in name else 1
 
 
 class Recurrence(NamedTuple):

@@ -7,7 +7,7 @@ group is head ``g·group + l mod group`` of sequence ``l // group``.
 
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._triton.shared import device_function, dot, rounded
+from torch_impl._triton.shared import device_function, dot, maximum, minimum, operand
 
 
 @device_function
@@ -69,13 +69,9 @@ def narrow(x, OPERAND: tl.constexpr, PRECISION: tl.constexpr):
     """A float32 intermediate as an operand: rounded to 16 bits, to TF32 (hardware would truncate), or not rounded."""
     if OPERAND == tl.float16:
         # A state beyond float16's range would turn 0·∞ into NaN; its output overflows in any case.
-        return tl.minimum(tl.maximum(x, -65504.0), 65504.0).to(tl.float16)
-    elif OPERAND == tl.bfloat16:
-        return rounded(x, tl.bfloat16)
-    elif PRECISION == "tf32":
-        return ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+        return minimum(maximum(x, -65504.0), 65504.0).to(tl.float16)
     else:
-        return x
+        return operand(x, OPERAND, PRECISION)
 
 
 @device_function

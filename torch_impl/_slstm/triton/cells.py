@@ -10,7 +10,7 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._recurrent.triton.cell import Cell
 from torch_impl._recurrent.triton.shared import sigmoids, tanh, tanh_slope
-from torch_impl._triton.shared import device_function, log_sigmoid
+from torch_impl._triton.shared import device_function, log_sigmoid, maximum
 
 
 @device_function
@@ -31,9 +31,9 @@ def step(u, states, a, slope, FAST: tl.constexpr):
     """The states after a step whose log forget gate is a, and what the backward pass needs."""
     _, c, n, m = states
     reached = a + m
-    m_new = tl.maximum(reached, u[1])
+    m_new = maximum(reached, u[1])
     # In place of a stabiliser of −∞ the least finite number makes both weights 0 and not NaN.
-    unit = tl.maximum(m_new, -3.4028234663852886e38)
+    unit = maximum(m_new, -3.4028234663852886e38)
     decay = tl.exp((reached - unit) + lost_by_rounding(a, m, reached, n))
     gain = tl.exp(u[1] - unit)
     z = tanh(u[0], FAST)

@@ -60,13 +60,16 @@ def _recurrence(x: Arguments) -> Recurrence:
 
 def slstm_forward(x: Arguments, keep: Sequence[str] = ()) -> tuple[Result, Residuals]:
     """h of every step and the final state, all new and contiguous, and the residuals if any is named in ``keep``."""
+    H = x.z.shape[-1]
+    x = recurrent.widened(x, H)
     kept = None
     if keep:
         kept = tuple(x.z.new_empty(x.z.shape, dtype=torch.float32) for _ in KEPT)
     y, (h, c, n, m) = recurrent.run_forward(_recurrence(x), kept)
-    results = Result(h=y, c_last=c, n_last=n, m_last=m, h_last=h)
+    results = Result(*recurrent.narrowed((y, c, n, m, h), Result._fields, H))
     if kept is None:
         return results, NO_RESIDUALS
+    kept = recurrent.narrowed(kept, KEPT, H)
     return results, Residuals(**{name: part for name, part in zip(KEPT, kept, strict=True) if name in keep})
 
 
@@ -78,6 +81,14 @@ def slstm_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -
         cotangents: cotangents of the results, with any strides; None means zeros.
         residuals: those of `slstm_forward`, with all that are results.
     """
+    H = x.z.shape[-1]
+    widened = recurrent.widened
+    gradients = _backward(widened(x, H), widened(cotangents, H), widened(residuals, H))
+    return recurrent.narrowed(gradients, Arguments._fields, H)
+
+
+def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
+    """`slstm_backward` of a width that kernels take."""
     r = _recurrence(x)
     if r.shape.empty:
         return [*(torch.zeros_like(each) for each in (*x.inputs, *x.weights)), *r.states()]

@@ -1,0 +1,71 @@
+"""Child processes that end with their parent, and that are stopped with all their own children."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def start(words: Sequence[str], log: IO[str]) -> subprocess.Popen:
+    """Start a command whose output goes to ``log``. It is in the parent's session and group, and killed with it."""
+    return subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants whose own parent ends, so that `stop` still finds them."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def stop(parent: int, grace: float = 2.0) -> None:
+    """End all descendants of a process, and the process itself unless it is this one: politely, then by force."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        # Children first, or they would be orphans that nobody finds.
+        for pid in [*reversed(descendants(parent)), *([parent] if parent != os.getpid() else [])]:
+            try:
+                os.kill(pid, how)
+            except ProcessLookupError:
+                continue
+        end = time.monotonic() + grace
+        while how == signal.SIGTERM and time.monotonic() < end and _alive(parent):
+            time.sleep(0.05)
+
+
+def descendants(parent: int) -> list[int]:
+    """All processes that a process has started and that still exist, parents before children. Linux only."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents.setdefault(int(fields[1]), []).append(int(entry.parent.name))
+    found = [parent]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found[1:]
+
+
+def _alive(parent: int) -> bool:
+    if descendants(parent):
+        return True
+    if parent == os.getpid():
+        return False
+    try:
+        return Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _end_with_parent() -> None:
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
