@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.base.call import Call
@@ -48,8 +47,15 @@ _OTHERS: dict[str, Any] = {
 
 
 def register_shift(operation: Operation, drawn: Strategy) -> None:
-    """Register the law about a shift of all input gates, for sequences or for a step."""
-    law(operation.name, "contract", cases=drawn, **_OTHERS)(partial(shifted_gates, operation))
+    """Register the law about a shift of all input gates, for sequences or for a step.
+
+    It is about calls without eps, which counts in units of exp(m): m is rounded at its new size.
+    """
+    law(operation.name, "contract", cases=_without_eps(drawn), **_OTHERS)(partial(shifted_gates, operation))
+
+
+def _without_eps(drawn: Strategy) -> Strategy:
+    return lambda limits: drawn(limits).map(lambda case: replace(case, eps=0.0))
 
 
 def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None:
@@ -61,10 +67,7 @@ def register(operation: Operation, drawn: Strategy, in_chunks: Strategy) -> None
     """
     register_shift(operation, drawn)
 
-    def without_eps(limits: cases.Limits) -> st.SearchStrategy:
-        return drawn(limits).map(lambda case: replace(case, eps=0.0))
-
-    law(operation.name, "contract", cases=without_eps, **_OTHERS)(partial(cancelling_gates, operation))
+    law(operation.name, "contract", cases=_without_eps(drawn), **_OTHERS)(partial(cancelling_gates, operation))
     law(operation.name, "contract", cases=in_chunks, **_OTHERS)(partial(chunks_of_large_gates, operation))
     law(operation.name, "contract", cases=drawn, **_OTHERS)(partial(huge_gates, operation))
 
