@@ -1,7 +1,7 @@
 """The laws that an implementation of gatespec's operations must obey, and the suite that tries to break them.
 
-``python -m conformance run TARGET`` judges an implementation against `reference`; ``python -m conformance laws`` lists
-the laws. Nothing here imports an array framework but NumPy until a target that is written in one is run.
+``gatespec run TARGET`` judges an implementation against `reference`; ``gatespec laws`` lists the laws. Nothing here
+imports an array framework but NumPy until a target that is written in one is run.
 """
 
 __conformance__ = "gatespec"

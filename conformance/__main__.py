@@ -1,4 +1,4 @@
-"""``python -m conformance``, which is also installed as the command ``gatespec``."""
+"""The command ``gatespec``, also ``python -m conformance``, which a directory of that name would hide."""
 
 import sys
 import traceback
@@ -11,7 +11,7 @@ def main() -> None:
 
     Where a disk is full, output is dropped, a run still writes its reports, and the status is 2 instead of 0.
     """
-    missing = complaint("python -m conformance")
+    missing = complaint("gatespec")
     if missing is not None:
         print(f"Error: {missing}", file=sys.stderr)
         raise SystemExit(2)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m conformance run TARGET …``, ``laws``, and the commands of other packages."""
+"""The command line: ``gatespec run TARGET …``, ``laws``, and the commands of other packages."""
 
 import math
 import random
@@ -36,7 +36,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         if args and args[0] not in self.list_commands(ctx):
             raise click.UsageError(
-                f"there is no command {args[0]!r}; to judge a target type: python -m conformance run {args[0]}",
+                f"there is no command {args[0]!r}; to judge a target type: gatespec run {args[0]}",
                 ctx,
             )
         return super().resolve_command(ctx, args)
@@ -130,7 +130,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     itself failed, 130 interrupted.
     """
     if not targets:
-        raise click.UsageError("name a target to judge, for example: python -m conformance run torch_impl")
+        raise click.UsageError("name a target to judge, for example: gatespec run torch_impl")
     outputs = {name: given.pop(name.replace("-", "_")) for name in _OUTPUTS}
     # The worker of the first target imports it while this process imports the modules for reports and options.
     limit = time_limit(given["timeout"], quick=given["quick"], sizes=given["sizes"] is not None)

@@ -1,6 +1,6 @@
 """An adapter of a dozen lines for a kernel with another layout and other names.
 
-    python -m conformance run examples/head_first.py --op mlstm
+    gatespec run examples/head_first.py --op mlstm
 
 `their_kernel` stands for your own kernel: heads come before steps, the state is called carry, `eps` is `epsilon`. In
 this example it calls `torch_impl` inside; the adapter does not depend on that. `examples/head_first_numpy.py` is the

@@ -1,6 +1,6 @@
 """The adapter of `examples/head_first.py` for a NumPy kernel that has its own gradient.
 
-python -m conformance run examples/head_first_numpy.py --op mlstm
+gatespec run examples/head_first_numpy.py --op mlstm
 """
 
 import reference

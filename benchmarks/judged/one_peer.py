@@ -1,6 +1,6 @@
 """Judge one peer in this process: ``python -m benchmarks.judged.one_peer PEER REPORT …``, for `judged.trial`.
 
-This does what ``python -m conformance run`` does, without a script for each failure: the table has no room for
+This does what ``gatespec run`` does, without a script for each failure: the table has no room for
 them, and each would be run once. After SIGINT it writes the results so far.
 """
 

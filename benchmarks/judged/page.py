@@ -41,7 +41,7 @@ where both forms are the same function.
 HOW_TO_READ = """\
 [The conformance suite](conformance.md) tries *laws*: `value` and `gradient` compare results with the definition,
 `finite` asks for results without NaN at extreme gates, `vmap` for the same results under a transformation, and so on
-(`python -m conformance laws` lists them). A law is *held*, *broken*, or *not served* if the implementation supports
+(`gatespec laws` lists them). A law is *held*, *broken*, or *not served* if the implementation supports
 none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance,
 which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
 the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone prescribes,

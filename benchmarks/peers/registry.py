@@ -21,7 +21,7 @@ class Peer:
     Attributes:
         name: as it is shown.
         about: what it is, for a reader who does not know it.
-        target: of ``python -m conformance run``, within `benchmarks.peers`.
+        target: of ``gatespec run``, within `benchmarks.peers`.
         package: on PyPI.
         op: of gatespec.
         framework: ``torch``, ``jax`` or ``numpy``.

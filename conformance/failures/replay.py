@@ -44,7 +44,7 @@ def replay(
     """
     laws = {each.id: each for each in all_laws()}
     if law not in laws:
-        raise UsageError(f"there is no law {law!r}; `python -m conformance laws` lists them")
+        raise UsageError(f"there is no law {law!r}; `gatespec laws` lists them")
     implementation = load(target, framework, device).in_run(kernel_backend=kernel_backend)
     found, calls = retried(implementation, laws[law], dtype, from_json(case))
     if arrays is not None and calls:

@@ -263,7 +263,7 @@ def above(letter: str) -> tuple[Feature, ...]:
     return tuple(beyond(limit, tuple(names[:number])) for number, limit in enumerate(TILES))
 
 
-TILES = (16, 64, 128)
+TILES = (32, 64, 128)
 """Numbers of features that kernels process at a time."""
 
 LARGE_H = above("H")

@@ -116,7 +116,7 @@ def selected(options: RunOptions) -> list[Law]:
     known = {law.name for law in laws} | {law.id for law in laws}
     for name in options.laws:
         if name not in known:
-            raise UsageError(f"there is no law {name!r}; `python -m conformance laws` lists the names for --law")
+            raise UsageError(f"there is no law {name!r}; `gatespec laws` lists the names for --law")
     kept = [
         law
         for law in laws
@@ -135,7 +135,7 @@ def selected(options: RunOptions) -> list[Law]:
     if not kept:
         raise UsageError(
             f"no law is named {' or '.join(options.laws)} among those about {' or '.join(options.ops)}; "
-            "`python -m conformance laws` lists them"
+            "`gatespec laws` lists them"
         )
     return kept
 

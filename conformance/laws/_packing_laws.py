@@ -47,7 +47,7 @@ def register(operation: Operation) -> None:
         op,
         "definition",
         cases=without_options,
-        usual=SOME,
+        usual=SOME if operation.usual else 0,
         dtypes=UP_TO_BFLOAT16,
         gradient=op,
         share=0.75,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.cases import Limits
-from conformance.laws import FEW, SINGLE, SMALL, UP_TO_BFLOAT16, law
+from conformance.laws import FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._relations import (
     Arrays,
@@ -29,6 +29,9 @@ from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
 from conformance.tolerance.budget import Expected
 
+_LOSS_SCALE = 2.0**20
+"""A power of two, so that cotangents stay exact in every dtype that has it."""
+
 
 def register(operation: Operation) -> None:
     """Register these laws for one operation."""
@@ -43,7 +46,7 @@ def register(operation: Operation) -> None:
         op,
         "relation",
         cases=operation.cuts,
-        usual=FEW,
+        usual=FEW if operation.usual else 0,
         dtypes=UP_TO_BFLOAT16,
         subject=("initial state", "final state"),
         share=0.75,
@@ -110,6 +113,9 @@ def register(operation: Operation) -> None:
         _, gradients = checker.vjp(replace(call, cotangents=of_early))
         for name in operation.sequences:
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
+
+    if "i" in operation.sequences:
+        _register_silent_start(operation)
 
     @law(op, "relation", compiled_dtypes=None, cases=dense, share=0.5)
     def permutation(checker: Checker, case: Any) -> None:
@@ -192,6 +198,43 @@ def register_clipping(operation: Operation) -> None:
 
 
 BOUND = 1e-3
+
+
+def _register_silent_start(operation: Operation) -> None:
+    """Register the law about the steps before the first write, for an operation with an input gate."""
+
+    @law(
+        operation.name,
+        "definition",
+        equation="i_s = −∞ for s ≤ S/2 ⇒ dx = Σ_t ⟨dh_t, ∂h_t/∂x⟩ for dh of about 10⁶",
+        # After a state of zeros, a low gate writes what is no normal number.
+        cases=lambda limits: operation.cases["dense"](limits, gates="ordinary"),
+        dtypes=UP_TO_BFLOAT16,
+        compiled_dtypes=SINGLE,
+        strata=SHORT,
+        gradient=operation.name,
+        subject=("input gates of -inf",),
+        share=0.25,
+    )
+    def silent_start(checker: Checker, case: Any) -> None:
+        """Steps that write nothing before the first write, as padding on the left does, keep outputs and gradients
+        right, also after a state of zeros and for cotangents as large as loss scaling makes them."""
+        call = operation.call_of(case, checker.dtype)
+        i, dh = call.arrays["i"], call.cotangents[operation.output]
+        silent = i.values.copy()
+        silent[:, : (case.S + 1) // 2] = -np.inf
+        changed = {"i": replace(i, values=silent)}
+        if case.seed % 2:
+            states = {name: call.arrays[name] for name in operation.states.values() if name in call.arrays}
+            changed |= {name: replace(x, values=np.zeros(x.shape)) for name, x in states.items()}
+        scaled = {**nothing_of(call.cotangents), operation.output: replace(dh, values=_LOSS_SCALE * dh.values)}
+        call = replace(call.with_arrays(**changed), cotangents=scaled)
+        outputs, gradients = checker.vjp(call)
+        values, precision = oracle.values(call.arrays), checker.precision(call.steps)
+        expected = operation.value(values, call.options, precision)
+        checker.agree(outputs, expected, call.steps, only=(operation.output,))
+        expected = operation.gradient(values, call.options, oracle.values(call.cotangents), precision)
+        checker.agree(gradients, expected, call.steps, of="gradient of ", only=call.primals)
 
 
 def _first_alone(cotangent: np.ndarray) -> np.ndarray:

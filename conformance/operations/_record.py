@@ -191,6 +191,7 @@ class Record(Public):
         never_0: the sizes that must be at least 1.
         extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
+        usual: whether its cases can have the sizes that people use (`conformance.cases._usual`).
         cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
     """
 
@@ -213,4 +214,5 @@ class Record(Public):
     never_0: tuple[str, ...] = ()
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
+    usual: bool = False
     cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack

@@ -66,6 +66,7 @@ GRU = Operation(
         MAX_SEQLEN,
         BACKEND,
     ),
+    usual=True,
     cases={
         "dense": cases.gru,
         "packed": cases.packed_gru,

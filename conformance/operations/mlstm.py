@@ -106,6 +106,7 @@ MLSTM = Operation(
     ),
     state=StateTuple(name="initial_state", type=MLSTMState, cotangent="dstate"),
     state_switch="return_state",
+    usual=True,
     cases={
         "dense": cases.mlstm,
         "packed": cases.packed_mlstm,

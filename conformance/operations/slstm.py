@@ -75,6 +75,7 @@ SLSTM = Operation(
     ),
     state=StateTuple(name="initial_state", type=SLSTMState, cotangent="dstate"),
     state_switch="return_state",
+    usual=True,
     cases={
         "dense": cases.slstm,
         "packed": cases.packed_slstm,

@@ -6,7 +6,7 @@ sum's magnitude that `tolerance.budget` allows; beyond, κ grows with it.
 
 **Terms that are flushed to 0.** A weight below the smallest normal number counts as 0 in most frameworks, and what is
 lost is multiplied by cotangents and values. It is therefore allowed in units of the largest of these, so that the
-tolerance scales with the cotangents as the gradient does.
+tolerance scales with the cotangents as the gradient does. What must be exactly 0 stays so.
 """
 
 import functools
@@ -43,7 +43,8 @@ def _for_any_size(oracle: Oracle, *, summed: tuple[str, ...] = (), factors: tupl
         largest = [_largest(arrays[name]) for name in factors]
         largest.append(max(map(_largest, given.get("cotangents", {}).values()), default=1.0))
         least = precision.least * math.prod(max(1.0, each) for each in largest)
-        return replace(expected, slack={name: x + least for name, x in expected.slack.items()})
+        slack = {name: np.where(x > 0, x + least, x) for name, x in expected.slack.items()}
+        return replace(expected, slack=slack)
 
     return widened
 

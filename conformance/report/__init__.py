@@ -57,7 +57,7 @@ class TargetReport:
         """The command that tries this law again on the same cases."""
         options = self.options
         words = [
-            f"python -m conformance run {shlex.quote(self.target)} --op {result.law.op} --law {result.law.name}",
+            f"gatespec run {shlex.quote(self.target)} --op {result.law.op} --law {result.law.name}",
             f"--dtype {result.dtype} --seed {options.seed} --examples {options.examples}",
             f"--max-steps {options.max_steps} --device {self.device}",
         ]

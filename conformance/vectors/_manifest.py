@@ -182,7 +182,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         written = msgspec.json.decode(bytes_of(path, LARGEST_FILE))
     except FileNotFoundError:
         raise UsageError(
-            f"there is no {path}; give the folder of a set, which `python -m conformance vectors export DIR` writes"
+            f"there is no {path}; give the folder of a set, which `gatespec vectors export DIR` writes"
         ) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}); give the folder of a set") from error

@@ -1,4 +1,4 @@
-"""``python -m conformance vectors``: writes a set of test vectors, and judges another program's answers to it."""
+"""``gatespec vectors``: writes a set of test vectors, and judges another program's answers to it."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def export_command(
     and what each element may be off by. docs/test-vectors.md describes the format.
     """
     if folder is None:
-        raise click.UsageError("name a folder to write to, for example: python -m conformance vectors export vectors")
+        raise click.UsageError("name a folder to write to, for example: gatespec vectors export vectors")
     operations = tuple(operation for operation in OPERATIONS if not ops or operation in ops)
     chosen = tuple(dtype for dtype in FLOATING if not dtypes or dtype in dtypes)
     try:
@@ -99,7 +99,7 @@ def check_command(
     if folder is None or answers is None:
         raise click.UsageError(
             "name the folder of a set and the folder with the other program's answers, "
-            "for example: python -m conformance vectors check vectors answers"
+            "for example: gatespec vectors check vectors answers"
         )
     try:
         vectors = _manifest.read(folder)

@@ -68,7 +68,7 @@ def test_a_promise_about_clipping_has_the_name_of_the_option():
     ("text", "said"),
     [
         ("S %% 64", "is not an expression"),
-        ("width > 3", "unknown name 'width'; the names are B, B_0, H, K"),
+        ("width > 3", "unknown name 'width'; the names are B, B_0, H, H_above_128,"),
         ("mlstm: H > 3", "unknown name 'H'"),
         ("msltm: S > 3", "there is no operation 'msltm'"),
         ("__import__('os').system('true')", "has a Call"),

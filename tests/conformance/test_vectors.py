@@ -326,8 +326,8 @@ def test_wrong_calls_exit_2_and_say_what_to_type(small: Path, tmp_path: Path) ->
         ("check", small, small): "is the set itself",
         ("check", small, empty): "answers none of these 4 cases; an answer lies in a file with the name",
         ("check", small, empty, "--op", "gru"): "leave out --op or --dtype",
-        ("check", small): "for example: python -m conformance vectors check vectors answers",
-        ("export",): "for example: python -m conformance vectors export vectors",
+        ("check", small): "for example: gatespec vectors check vectors answers",
+        ("export",): "for example: gatespec vectors export vectors",
         ("judge", small): "there is no command 'judge'; type check or export",
     }
     for call, said in calls.items():

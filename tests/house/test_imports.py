@@ -294,7 +294,7 @@ def test_the_command_says_in_a_line_which_extra_it_needs() -> None:
     done = without_third_party("-m", "conformance", "run", "reference")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "Error: python -m conformance needs click, hypothesis, jinja2, msgspec, rich, safetensors, "
+        "Error: gatespec needs click, hypothesis, jinja2, msgspec, rich, safetensors, "
         "which are not installed: pip install 'gatespec[conformance]'\n"
     )
 

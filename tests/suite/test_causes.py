@@ -382,7 +382,8 @@ def test_experiments_on_sizes_share_their_shapes() -> None:
     results = list(run(implementation, options))
     shapes.clear()
     found = diagnose(implementation, options, results)
-    assert len(shapes) <= 10, sorted(shapes)
+    # Six of them have features beyond the size of a tile, each alone: together they would take long.
+    assert len(shapes) <= 16, sorted(shapes)
     for name in ("several heads", "several sequences", "K differs from V", "several chunks"):
         assert cells(found, name) == {"float32": ("right", "wrong")}
 

@@ -41,6 +41,12 @@ ROWS = mutants("""
     - u.i > a + m
     + u.i >= a + m
 
+    @ slstm _slstm.py _quotient
+
+    normaliser of nothing as the smallest number
+    - np.divide(x, n, out=np.zeros(x.shape), where=n != 0)
+    + x / (n + np.finfo(np.float64).tiny)
+
     @ slstm _slstm.py _times
 
     weights transposed
