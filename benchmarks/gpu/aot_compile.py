@@ -43,7 +43,9 @@ class Launched:
             if parameter.is_constexpr:
                 types[parameter.name], constants[(number,)] = "constexpr", value
             else:
-                types[parameter.name] = _specialise(value, (number,), constants, attributes)
+                # Triton looks into tuples in any case.
+                known = not parameter.do_not_specialize or isinstance(value, tuple)
+                types[parameter.name] = _specialise(value, (number,), constants, attributes, known)
         return types, constants, attributes
 
     def identity(self) -> str:
@@ -75,16 +77,17 @@ def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
     return seen
 
 
-def _specialise(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> Any:
-    """The type of an argument as a launch would state it: 1 and None are constants, multiples of 16 are marked."""
+def _specialise(x: Any, path: tuple[int, ...], constants: dict, attributes: dict, known: bool) -> Any:
+    """The type of an argument as a launch would state it: None is a constant and, if the value is to be ``known``, 1 is
+    one too, and multiples of 16 are marked."""
     if isinstance(x, tuple):
-        return tuple(_specialise(part, (*path, number), constants, attributes) for number, part in enumerate(x))
-    if x is None or (isinstance(x, int) and x == 1):
+        return tuple(_specialise(part, (*path, at), constants, attributes, known) for at, part in enumerate(x))
+    if x is None or (known and isinstance(x, int) and x == 1):
         constants[path] = x
         return "constexpr"
     if isinstance(x, float):
         return "fp32"
-    if isinstance(x, torch.Tensor) or x % 16 == 0:
+    if known and (isinstance(x, torch.Tensor) or x % 16 == 0):
         attributes[path] = [["tt.divisibility", 16]]
     if isinstance(x, torch.Tensor):
         return f"*{TYPES[x.dtype]}"

@@ -4,22 +4,30 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_ENDING_WITH_PARENT = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Code that a child runs first. Between fork and exec `subprocess` could run it too, but threads forbid a fork."""
 
 
 def start(words: Sequence[str], log: IO[str]) -> subprocess.Popen:
     """Start a command whose output goes to ``log``. It is in the parent's session and group, and killed with it."""
-    return subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=_end_with_parent)
+    command = [sys.executable, "-S", "-c", _ENDING_WITH_PARENT, *words]
+    return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of its descendants whose own parent ends, so that `stop` still finds them."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def stop(parent: int, grace: float = 2.0) -> None:
@@ -61,11 +69,3 @@ def _alive(parent: int) -> bool:
         return Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _end_with_parent() -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

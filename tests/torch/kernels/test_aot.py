@@ -125,6 +125,32 @@ def test_every_launch_states_whether_products_and_sums_are_fused() -> None:
     assert seen == [((3,), {"n": 5, "num_warps": 2, "num_stages": 1, "enable_fp_fusion": True})]
 
 
+def test_sizes_of_a_batch_are_compiled_into_no_kernel() -> None:
+    """Calls with other B, S and N launch the same kernels; one has sizes of 1 and one has multiples of 16.
+
+    Kernels that read gates, ``(B, S, N)``, are compiled for strides of 1 and for multiples of 16. WIDTH, of a scan over
+    the blocks of a sequence, follows S.
+    """
+    import torch
+
+    from benchmarks.gpu.aot_compile import launches
+    from torch_impl._mlstm.arguments import Arguments, Cotangents
+    from torch_impl._mlstm.triton import launch as mlstm
+
+    def programs(B: int, S: int, N: int) -> set[str]:
+        q, gate = (torch.empty((B, S, N, *shape), dtype=torch.bfloat16, device="meta") for shape in ((32,), ()))
+        x = Arguments(q=q, k=q, v=q, i=gate, f=gate)
+
+        def both() -> None:
+            mlstm.mlstm_forward(x)
+            mlstm.mlstm_backward(x, Cotangents(dh=q))
+
+        others = ("gates", "log_weights", "gradients", "stabilisers")
+        return {one.identity() for one in launches(mlstm, both) if one.name not in others}
+
+    assert programs(1, 5, 1) == programs(16, 1024, 16) == programs(3, 70, 2)
+
+
 @pytest.mark.parametrize("why", ["odd sizes", "an odd address", "odd strides", "fits"])
 def test_what_would_not_be_read_16_bytes_at_a_time_is_copied(why) -> None:
     """Kernels see multiples of 16 alone: K, V, the strides and addresses of q, k, v, dh, and of the states."""

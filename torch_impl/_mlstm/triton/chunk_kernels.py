@@ -61,14 +61,18 @@ from torch_impl._triton.shared import (
     store_tile,
 )
 
+UNSPECIALISED = ["S", "N"]
+"""Arguments whose values are compiled into no kernel. Sizes of a batch come as these alone, never in a tuple, which
+Triton would specialise."""
+
 
 @device_function
-def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
+def _place(block, table, S, PACKED: tl.constexpr, L: tl.constexpr):
     """Returns a block's sequence, its rank in the sequence, the sequence's first step in the arrays, and its steps.
 
-    ``table`` is ``(S, blocks per sequence)``, or with PACKED ``(cu_seqlens and a closing T, number of blocks before
-    each sequence, sequence of each block)``. Blocks beyond the last one, which the static bound allows for, belong to a
-    sequence without steps.
+    With PACKED, ``table`` is ``(cu_seqlens and a closing T, number of blocks before each sequence, sequence of each
+    block)``, and S is T. Blocks beyond the last one, which the static bound allows for, belong to a sequence without
+    steps.
     """
     if PACKED:
         sequence = tl.load(table[2] + block)
@@ -76,15 +80,15 @@ def _place(block, table, PACKED: tl.constexpr, L: tl.constexpr):
         first = tl.load(table[0] + sequence)
         steps = tl.load(table[0] + sequence + 1) - first
     else:
-        sequence = block // table[1]
-        rank = block % table[1]
+        sequence = block // ((S + L - 1) // L)
+        rank = block % ((S + L - 1) // L)
         first = 0
-        steps = table[0]
+        steps = S
     return sequence, rank, first, steps
 
 
 @device_function
-def _blocks_of(sequence, table, PACKED: tl.constexpr):
+def _blocks_of(sequence, table, S, PACKED: tl.constexpr, L: tl.constexpr):
     """Returns the first block of a sequence, the number of its blocks, its first step in the arrays, and its steps."""
     if PACKED:
         block = tl.load(table[1] + sequence)
@@ -92,11 +96,20 @@ def _blocks_of(sequence, table, PACKED: tl.constexpr):
         first = tl.load(table[0] + sequence)
         steps = tl.load(table[0] + sequence + 1) - first
     else:
-        block = sequence * table[1]
-        blocks = table[1]
+        blocks = (S + L - 1) // L
+        block = sequence * blocks
         first = 0
-        steps = table[0]
+        steps = S
     return block, blocks, first, steps
+
+
+@device_function
+def _rows(S, N, PACKED: tl.constexpr):
+    """Strides of a head-major array, ``(B, N, S)`` or ``(N, T)``, by sequence and head."""
+    if PACKED:
+        return 0, S
+    else:
+        return N.to(tl.int64) * S, S
 
 
 @device_function
@@ -153,14 +166,14 @@ def _largest(a, i, m, L: tl.constexpr):
     return maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def gates(
-    f, f_strides, i, i_strides, fall, peak, peak_step, table, N,
+    f, f_strides, i, i_strides, fall, peak, peak_step, table, S, N,
     PACKED: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """Sums of a block's log gates. ``peak_step`` is the step, counted from 1, with the largest write of the block."""
     block, n = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, S, PACKED, L)
     slot = tl.arange(0, L)
     t = first + rank * L
     left = steps - rank * L
@@ -181,14 +194,14 @@ def _join(total, most, at, next_total, next_most, next_at):
     return total + next_total, tl.maximum(carried, next_most), tl.where(next_most > carried, next_at, at)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def stabilisers(
-    fall, peak, peak_step, m_first, m_start, m_end, m_last, argmax_last, table, N,
-    PACKED: tl.constexpr, WIDTH: tl.constexpr,
+    fall, peak, peak_step, m_first, m_start, m_end, m_last, argmax_last, table, S, N,
+    PACKED: tl.constexpr, L: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """``m' = max(fall + m, peak)`` along the blocks, and the step (0: the initial m) that attains the last m."""
     sequence, n = tl.program_id(0) // N, tl.program_id(0) % N
-    block, blocks, _, _ = _blocks_of(sequence, table, PACKED)
+    block, blocks, _, _ = _blocks_of(sequence, table, S, PACKED, L)
     m = 0.0 if m_first is None else tl.load(m_first + sequence * N + n)
     m = m + tl.zeros((), tl.float32)
     at = tl.zeros((), tl.int32)
@@ -214,15 +227,16 @@ def stabilisers(
     tl.store(argmax_last + sequence * N + n, at)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def log_weights(
-    f, f_strides, i, i_strides, m_first, m_start, m_end, m_kept, m_out, alpha_out, iota_out, p_out, g_out, row_strides,
-    total, table, N,
+    f, f_strides, i, i_strides, m_first, m_start, m_end, m_kept, m_out, alpha_out, iota_out, p_out, g_out,
+    total, table, S, N,
     PACKED: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
     """m of every step, unless it is given as ``m_kept``, and the log weights in units of it, unless they are None."""
     block, n = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -268,10 +282,10 @@ def _kept(memory, into, PRECISION: tl.constexpr):
     return operand(memory, into.dtype.element_ty, "tf32" if PRECISION == "tf32x3" else PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def memories(
-    k, k_strides, v, v_strides, g, row_strides, total, C_first, n_first, c_first, C_start, n_start, c_start, C_last,
-    n_last, table, N, K, V,
+    k, k_strides, v, v_strides, g, total, C_first, n_first, c_first, C_start, n_start, c_start, C_last,
+    n_last, table, S, N, K, V,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
@@ -285,7 +299,8 @@ def memories(
     x = tl.program_id(0) // (NV + 1) % NK
     head = tl.program_id(0) // (NV + 1) // NK % N
     sequence = tl.program_id(0) // (NV + 1) // NK // N
-    block, blocks, first, steps = _blocks_of(sequence, table, PACKED)
+    block, blocks, first, steps = _blocks_of(sequence, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     row, col, slot = x * BK + tl.arange(0, BK), y * BV + tl.arange(0, BV), tl.arange(0, L)
     state = (sequence * N + head).to(tl.int64)
     g = _row(g, row_strides, sequence, head, first)
@@ -375,10 +390,10 @@ def _floor(m, inside, STABILIZE_CORRECTLY: tl.constexpr):
     return tl.exp(-tl.minimum(m, LARGEST_M)) if STABILIZE_CORRECTLY else tl.zeros_like(m) + 1.0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def outputs(
-    q, q_strides, k, k_strides, v, v_strides, m, alpha, iota, p, g, row_strides, total, C_start, n_start, c_start, h,
-    h_strides, G_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, m, alpha, iota, p, g, total, C_start, n_start, c_start, h,
+    h_strides, G_out, table, S, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, EVERY: tl.constexpr, STORED: tl.constexpr, BK: tl.constexpr,
     BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr, PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
@@ -389,7 +404,8 @@ def outputs(
     y = tl.program_id(0) % NV
     head = tl.program_id(0) // NV % N
     block = tl.program_id(0) // NV // N
-    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -459,10 +475,10 @@ def outputs(
     store_tile(steps_at(h, h_strides, sequence, t, head), h_strides, slot, col, left, V, num)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def normalisers(
-    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, m, alpha, iota, p, row_strides, C_start, n_start, c_start,
-    G_kept, inverse_out, shift_out, dnu_out, tau_out, table, N, K, V, scale, eps,
+    q, q_strides, k, k_strides, v, v_strides, dh, dh_strides, m, alpha, iota, p, C_start, n_start, c_start,
+    G_kept, inverse_out, shift_out, dnu_out, tau_out, table, S, N, K, V, scale, eps,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr, STABILIZE_CORRECTLY: tl.constexpr,
 ):  # fmt: skip
@@ -473,7 +489,8 @@ def normalisers(
     common is omitted from τ: where |ν| is above the floor, dh·c (1/Y − |ν|/Y²) = dh·c eps/Y² remains.
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)
@@ -547,10 +564,10 @@ def _centres(c, memory, head, N, V, col, mask):
     return tl.load(here, mask=mask, other=0.0), tl.load(here + N * V, mask=mask, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def memory_gradients(
-    q, q_strides, dh, dh_strides, p, inverse, dnu, tau, row_strides, total, c_start, dC_last, dn_last, dC_end, dn_end,
-    dn_start, dC_first, dn_first, table, N, K, V, scale,
+    q, q_strides, dh, dh_strides, p, inverse, dnu, tau, total, c_start, dC_last, dn_last, dC_end, dn_end,
+    dn_start, dC_first, dn_first, table, S, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -565,7 +582,8 @@ def memory_gradients(
     x = tl.program_id(0) // (NV + 1) % NK
     head = tl.program_id(0) // (NV + 1) // NK % N
     sequence = tl.program_id(0) // (NV + 1) // NK // N
-    block, blocks, first, steps = _blocks_of(sequence, table, PACKED)
+    block, blocks, first, steps = _blocks_of(sequence, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     row, col, slot = x * BK + tl.arange(0, BK), y * BV + tl.arange(0, BV), tl.arange(0, L)
     state = (sequence * N + head).to(tl.int64)
     p = _row(p, row_strides, sequence, head, first)
@@ -635,11 +653,11 @@ def memory_gradients(
         tl.store(dn_first + state * K + row, dn, mask=row < K)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALISED)
 def gradients(
     q, q_strides, k, k_strides, v, v_strides, f, f_strides, dh, dh_strides, alpha, iota, p, g, inverse, shift, tau,
-    row_strides, total, C_start, n_start, dC_end, dn_end, dn_start, dm_net, argmax_last, G_kept, dq, dq_strides, dk,
-    dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, N, K, V, scale,
+    total, C_start, n_start, dC_end, dn_end, dn_start, dm_net, argmax_last, G_kept, dq, dq_strides, dk,
+    dk_strides, dv, dv_strides, di, di_strides, df, df_strides, table, S, N, K, V, scale,
     PACKED: tl.constexpr, L: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, NK: tl.constexpr, NV: tl.constexpr,
     PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -648,7 +666,8 @@ def gradients(
     PARTS is the number of parts of ``dn + dC c``.
     """
     block, head = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence, rank, first, steps = _place(block, table, PACKED, L)
+    sequence, rank, first, steps = _place(block, table, S, PACKED, L)
+    row_strides = _rows(S, N, PACKED)
     if rank * L >= steps:
         return
     slot = tl.arange(0, L)

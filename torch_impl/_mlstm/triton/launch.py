@@ -142,20 +142,19 @@ def _operand_dtype(values: torch.dtype) -> torch.dtype:
 class _Blocks(NamedTuple):
     """The division of all sequences into blocks: ``count`` is the maximum number in total, ``most`` that per sequence.
 
-    ``table`` is what the kernels read: ``(S, blocks per sequence)``, or for packed sequences ``(bounds, before,
-    sequences)`` on the device.
+    ``table`` is what the kernels read of packed sequences: ``(bounds, before, sequences)`` on the device.
     """
 
     count: int
     most: int
-    table: tuple[Any, ...]
+    table: tuple[Tensor, ...] | None
 
 
 def _blocks(q: Tensor, cu_seqlens: Tensor | None, L: int) -> _Blocks:
     if cu_seqlens is None:
         B, S = q.shape[:2]
         most = -(-S // L)
-        return _Blocks(B * most, most, (S, most))
+        return _Blocks(B * most, most, None)
     T, B = q.shape[0], cu_seqlens.shape[0] - 1
     count = T // L + B if B else 0
     # For any values, the bounds rise from 0 to T, so that no kernel accesses memory outside the arrays.
@@ -228,7 +227,7 @@ class _Inputs(NamedTuple):
     N: int
     K: int
     V: int
-    row_strides: tuple[int, int]
+    S: int
     operand: torch.dtype
     precision: str
     scale: float
@@ -242,14 +241,14 @@ class _Inputs(NamedTuple):
         B = lead[0] if x.cu_seqlens is None else x.cu_seqlens.shape[0] - 1
         return cls(
             q=q, k=k, v=v, i=i, f=f, packed=packed, B=B, N=N, K=K, V=v.shape[-1],
-            row_strides=(0, lead[0]) if packed else (N * lead[1], lead[1]),
+            S=lead[-1],
             operand=_operand_dtype(v.dtype), precision=dot_precision(v.dtype), scale=scale,
         )  # fmt: skip
 
     @property
     def sizes(self) -> dict[str, int]:
-        """N, K and V, in the form in which kernels take them."""
-        return {"N": self.N, "K": self.K, "V": self.V}
+        """S (of a packing, T), N, K and V, in the form in which kernels take them."""
+        return {"S": self.S, "N": self.N, "K": self.K, "V": self.V}
 
     def strided(self, **arrays: Tensor) -> dict[str, Any]:
         """Arrays and, as ``NAME_strides``, their strides by sequence (0 if packed), step, head and the rest."""
@@ -289,7 +288,7 @@ def _log_weights(
 
     if stabilisers is not None and weights is not None:
         return stabilisers, weights
-    sizes = {"table": blocks.table, "N": x.N, "PACKED": x.packed}
+    sizes = {"table": blocks.table, "S": x.S, "N": x.N, "PACKED": x.packed, "L": L}
     kept = m_start = m_end = None
     if stabilisers is None:
         fall, peak, m_start, m_end = (x.q.new_empty((blocks.count, x.N), dtype=torch.float32) for _ in range(4))
@@ -297,7 +296,7 @@ def _log_weights(
         m_last, argmax_last = (x.q.new_empty((x.B, x.N), dtype=dtype) for dtype in (torch.float32, torch.int32))
         launch(
             kernels.gates, blocks.count * x.N, x.q.device, Launch(1),
-            **x.strided(f=x.f, i=x.i), fall=fall, peak=peak, peak_step=peak_step, **sizes, L=L,
+            **x.strided(f=x.f, i=x.i), fall=fall, peak=peak, peak_step=peak_step, **sizes,
         )  # fmt: skip
         launch(
             kernels.stabilisers, x.B * x.N, x.q.device, Launch(4),
@@ -317,7 +316,7 @@ def _log_weights(
         kernels.log_weights, blocks.count * x.N, x.q.device, Launch(8),
         **x.strided(f=x.f, i=x.i), m_first=m_first, m_start=m_start, m_end=m_end, m_kept=kept,
         m_out=stabilisers.M if kept is None else None, alpha_out=out["alpha"], iota_out=out["iota"], p_out=out["p"],
-        g_out=out["g"], row_strides=x.row_strides, total=out["total"], **sizes, L=L,
+        g_out=out["g"], total=out["total"], **sizes,
     )  # fmt: skip
     return stabilisers, found
 
@@ -367,7 +366,7 @@ def _memories(
     tiles = _tiles(x, side)
     launch(
         kernels.memories, x.B * x.N * tiles["NK"] * (tiles["NV"] + 1), x.q.device, how,
-        **x.strided(k=x.k, v=x.v), g=weights.g, row_strides=x.row_strides, total=weights.total, C_first=C, n_first=n,
+        **x.strided(k=x.k, v=x.v), g=weights.g, total=weights.total, C_first=C, n_first=n,
         c_first=c_first, C_start=C_start, n_start=n_start, c_start=c_start, C_last=C_last, n_last=n_last,
         table=blocks.table, **x.sizes,
         PACKED=x.packed, L=plan.L, EVERY=plan.every, **tiles,
@@ -427,7 +426,7 @@ def _forward(x: Arguments, scale: float, keep: Sequence[str], plan: MLSTMPlan | 
     launch(
         kernels.outputs, blocks.count * inputs.N * tiles["NV"], device, plan.inside,
         **inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v), m=stabilisers.M, **weights._asdict(),
-        row_strides=inputs.row_strides, C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start,
+        C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start,
         **inputs.strided(h=h), G_out=G, table=blocks.table, **inputs.sizes, scale=scale, eps=x.eps,
         PACKED=inputs.packed, EVERY=plan.every, STORED=stored, **tiles, PRECISION=inputs.precision,
         STABILIZE_CORRECTLY=x.stabilize_correctly,
@@ -508,7 +507,7 @@ def _backward(
     tokens = inputs.strided(q=inputs.q, k=inputs.k, v=inputs.v, dh=dh)
     launch(
         kernels.normalisers, blocks.count * inputs.N, device, Launch(8, plan.inside.num_stages),
-        **tokens, m=stabilisers.M, alpha=weights.alpha, iota=weights.iota, p=weights.p, row_strides=inputs.row_strides,
+        **tokens, m=stabilisers.M, alpha=weights.alpha, iota=weights.iota, p=weights.p,
         C_start=memories.C_start, n_start=memories.n_start, c_start=memories.c_start, G_kept=kept.G,
         inverse_out=inverse, shift_out=shift, dnu_out=dnu, tau_out=tau, table=blocks.table, **inputs.sizes,
         scale=scale, eps=x.eps, PACKED=inputs.packed, **inside, PRECISION=inputs.precision,
@@ -522,7 +521,7 @@ def _backward(
     launch(
         kernels.memory_gradients, inputs.B * inputs.N * tiles["NK"] * parts, device, plan.states,
         **inputs.strided(q=inputs.q, dh=dh), p=weights.p, inverse=inverse, dnu=dnu, tau=tau,
-        row_strides=inputs.row_strides, total=weights.total, c_start=memories.c_start, dC_last=dlast.C,
+        total=weights.total, c_start=memories.c_start, dC_last=dlast.C,
         dn_last=dlast.n, dC_end=dC_end, dn_end=dn_end, dn_start=dn_start, dC_first=dC_first, dn_first=dn_first,
         table=blocks.table, **inputs.sizes, scale=scale, PACKED=inputs.packed, L=plan.L, **tiles,
         PRECISION=inputs.precision,
@@ -531,7 +530,7 @@ def _backward(
     launch(
         kernels.gradients, blocks.count * inputs.N, device, plan.inside,
         **tokens, **inputs.strided(f=inputs.f), **weights._asdict(), inverse=inverse, shift=shift, tau=tau,
-        row_strides=inputs.row_strides, C_start=memories.C_start, n_start=memories.n_start, dC_end=dC_end,
+        C_start=memories.C_start, n_start=memories.n_start, dC_end=dC_end,
         dn_end=dn_end, dn_start=dn_start, dm_net=dm_net, argmax_last=stabilisers.argmax_last, G_kept=kept.G,
         **inputs.strided(dq=dq, dk=dk, dv=dv, di=di, df=df), table=blocks.table, **inputs.sizes, scale=scale,
         PACKED=inputs.packed, **inside, PARTS=parts, PRECISION=inputs.precision,

@@ -18,8 +18,7 @@ class Plan(NamedTuple):
         part: inputs of a streamed tile; None if the weights are resident.
         rows: rows of a program.
         how: warps, and stages of the loop that loads: over the steps, or over the tiles of the weights.
-        unroll: number of steps of a resident kernel whose inputs are loaded together, that many steps ahead of their
-            use.
+        unroll: number of steps of a resident kernel whose inputs are loaded together.
     """
 
     block: int
