@@ -30,7 +30,7 @@ def _for_any_size(oracle: Oracle, *, summed: tuple[str, ...] = (), factors: tupl
 
     Args:
         summed: the arrays along whose last axis products are summed.
-        factors: the arrays that are factors of the terms, beside the cotangents.
+        factors: the arrays that are factors of the terms, as the cotangents are.
     """
     signature = inspect.signature(oracle)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import Limits
+from conformance.features.calls import TILES
 from conformance.features.feature import Feature, avoiding, names, needed
 from conformance.features.fwbw import FWBW, plain_fwbw
 from conformance.features.gru import GRU, plain_gru
@@ -47,6 +48,10 @@ BROUGHT = {
     "chunk_size": {"several chunks"},
     "m above 64": {"large input gates"},
 }
+for number, limit in enumerate(TILES):
+    for letter in "KVH":
+        narrower = {f"{letter} above {smaller}" for smaller in TILES[:number]}
+        BROUGHT[f"{letter} above {limit}"] = narrower | ({"K differs from V"} if letter in "KV" else set())
 
 
 def _drawn(op: str) -> st.SearchStrategy:
