@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -11,9 +12,11 @@ import numpy as np
 
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.cases import GRU_GATES, HEADS, GRUCase, MLSTMCase, SumCase
+from conformance.cases import GRU_GATES, HEADS, LONG_STEPS, USUAL, GRUCase, Limits, MLSTMCase, SumCase
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
+from conformance.judge.draws import sampled
+from conformance.laws import FEW
 from conformance.operations import OPERATIONS
 from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import NAME, TENSOR_MODULES, TENSOR_OPERATIONS, TENSOR_STEPS, Setting, planted
@@ -156,6 +159,12 @@ def _calls(op: str) -> Iterator[tuple[Call, bool]]:
             longest = LONGEST_SUM if op in _SUMS else LARGEST_MATRIX
             case = SumCase((2, 3), min(S, longest), values, seed=seed, masked_cotangents=False)
         yield OPERATIONS[op].call_of(case, "float64"), judged
+    for row in range(FEW):
+        # Everybody serves plain calls of the sizes that people use.
+        limits = Limits(USUAL, True, "float64", TENSOR_STEPS.get(op, LONG_STEPS), pin=USUAL, row=row)
+        for case in sampled(OPERATIONS[op].cases["dense"](limits), 0, 1):
+            plain = {"cotangent_scale": 1.0, **{"mlstm": {"state": "none"}, "gru": {"state": False}}.get(op, {})}
+            yield OPERATIONS[op].call_of(replace(case, **plain), "float64"), True
 
 
 def _answer(implementation: Implementation, call: Call, judged: bool) -> Any:
