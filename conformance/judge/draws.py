@@ -36,8 +36,8 @@ SAMPLE = 30
 QUICK_ROWS = 2
 """Number of rows of usual sizes in a quick run, under an interpreter, and of most laws where a shape is compiled."""
 
-SHORT_STEPS = 64
-"""Number of steps below which usual sizes, with at most so many steps, are left to few rows."""
+SHORT_STEPS = 130
+"""Number of steps below which usual sizes, with at most so many steps, are left to few rows: under an interpreter."""
 
 FREE = 40
 """Number of cases of usual sizes among which a smaller one than that of a row is looked for."""
