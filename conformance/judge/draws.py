@@ -19,7 +19,7 @@ from conformance.base.options import RunOptions
 from conformance.cases import USUAL, Limits, pinned
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
-from conformance.laws import FEW, Law
+from conformance.laws import EVERY, FEW, Law
 from conformance.operations import Strategy
 
 SUPPRESSED = (
@@ -37,7 +37,7 @@ QUICK_ROWS = 2
 """Number of rows of usual sizes in a quick run, under an interpreter, and of most laws where a shape is compiled."""
 
 SHORT_STEPS = 130
-"""Number of steps below which usual sizes, with at most so many steps, are left to few rows: under an interpreter."""
+"""Number of steps below which usual sizes, with at most so many steps, are left to few rows."""
 
 FREE = 40
 """Number of cases of usual sizes among which a smaller one than that of a row is looked for."""
@@ -123,12 +123,15 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
     """The number of rows of usual sizes on which a law is tried.
 
     All in float32, in which sizes that matter show best; in 16 bits, in a quick run and where each shape has to be
-    compiled, the first, which have the largest value of each size.
+    compiled, the first, which have the largest value of each size. Kernels that an interpreter runs, which takes a
+    minute for what a device does in a millisecond, are asked for one gradient.
     """
     if not law.usual or options.sizes:
         return min(law.usual, 1)
     if dtype == "float64" or (implementation.upcasts and dtype != "float32"):
         return 0
+    if options.kernel_backend is not None and options.max_steps < SHORT_STEPS:
+        return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
     if dtype in HALF or (law.usual <= FEW and not implementation.eager):

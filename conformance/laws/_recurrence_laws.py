@@ -202,13 +202,14 @@ BOUND = 1e-3
 
 def _register_silent_start(operation: Operation) -> None:
     """Register the law about the steps before the first write, for an operation with an input gate."""
+    ordinary: dict[str, Any] = {"gates": "ordinary"}
 
     @law(
         operation.name,
         "definition",
         equation="i_s = −∞ for s ≤ S/2 ⇒ dx = Σ_t ⟨dh_t, ∂h_t/∂x⟩ for dh of about 10⁶",
         # After a state of zeros, a low gate writes what is no normal number.
-        cases=lambda limits: operation.cases["dense"](limits, gates="ordinary"),
+        cases=lambda limits: operation.cases["dense"](limits, **ordinary),
         dtypes=UP_TO_BFLOAT16,
         compiled_dtypes=SINGLE,
         strata=SHORT,

@@ -102,7 +102,7 @@ def _segments(arrays: Values) -> Iterator[Values]:
     for start in range(0, S, length):
         steps = {name: arrays[name][:, start : start + length] for name in "qkvif"}
         yield {**steps, **dict(zip(STATES, state, strict=True))}
-        _, state = reference.mlstm_chunkwise(**steps, initial_state=state)
+        _, state = reference.mlstm_chunkwise(*(steps[name] for name in "qkvif"), initial_state=state)
 
 
 def _along_steps(answers: list[Expected], states: tuple[str, ...] | str) -> Expected:
