@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.oracle import _gru, _packed, _slstm, _sums, _weight_sums
 from conformance.tolerance.budget import Expected
-from conformance.tolerance.designs import of_sums
+from conformance.tolerance.many_terms import of_sums
 
 Oracle = Callable[..., Expected]
 
