@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from conformance.cases._case import Limits
 
-WORK = 700_000
-"""Largest `Sizes.work` of a row, unless one value alone needs more; about 0.2 s of the oracle."""
+WORK = 500_000
+"""Largest `Sizes.work` of a row, unless one value alone needs more; about 0.1 s of the oracle."""
 
 LARGE = 1 << 24
 """Work beyond which the heads of a call are copies of two; only sizes that were asked for have so much."""
@@ -159,7 +159,7 @@ PACKED_GRU_SIZES = Sizes(
     {**_GRU, "B": PACKED, "S": STEPS}, lambda of: _packed_work(of, max(of["heads"]) * of["H"] ** 2)
 )
 _SLSTM = {"H": H, "N": HEADS}
-SLSTM_SIZES = Sizes({**_SLSTM, "B": BATCHES, "S": STEPS}, lambda of: _work(of, 2 * of["H"] ** 2))
-PACKED_SLSTM_SIZES = Sizes({**_SLSTM, "B": PACKED, "S": STEPS}, lambda of: _packed_work(of, 2 * of["H"] ** 2))
+SLSTM_SIZES = Sizes({**_SLSTM, "B": BATCHES, "S": STEPS}, lambda of: _work(of, 4 * of["H"] ** 2))
+PACKED_SLSTM_SIZES = Sizes({**_SLSTM, "B": PACKED, "S": STEPS}, lambda of: _packed_work(of, 4 * of["H"] ** 2))
 SCAN_SIZES = Sizes({"S": (5000, 2049, 1024, 257, 128), "lead": LEADS}, lambda of: math.prod(of["lead"]) * of["S"])
 DECAY_SIZES = Sizes({"S": (300, 257, 256, 129, 64), "lead": LEADS}, lambda of: math.prod(of["lead"]) * of["S"] ** 2)

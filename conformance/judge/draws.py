@@ -134,9 +134,10 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
         return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
-    if dtype in HALF or (law.usual <= FEW and not implementation.eager):
-        return min(law.usual, FEW if implementation.eager else QUICK_ROWS)
-    return law.usual
+    eager, gradient = implementation.eager, law.usual == EVERY
+    if dtype in HALF:
+        return FEW if eager and gradient else QUICK_ROWS if eager or gradient else 0
+    return law.usual if eager or law.usual > FEW else QUICK_ROWS
 
 
 @functools.lru_cache(maxsize=256)
