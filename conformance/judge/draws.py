@@ -134,10 +134,10 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
         return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
-    eager, gradient = implementation.eager, law.usual == EVERY
+    eager, whole = implementation.eager, law.usual == EVERY
     if dtype in HALF:
-        return FEW if eager and gradient else QUICK_ROWS if eager or gradient else 0
-    return law.usual if eager or law.usual > FEW else QUICK_ROWS
+        return FEW if eager and whole else QUICK_ROWS if eager or whole else 0
+    return law.usual if eager or law.gradient else QUICK_ROWS
 
 
 @functools.lru_cache(maxsize=256)

@@ -91,9 +91,9 @@ class Law:
 
 _registered: list[Law] = []
 
-EVERY, SOME, FEW = 24, 6, 4
-"""Numbers of rows of usual sizes: more than there are; those with every number of packed sequences; and the first ones,
-which have the largest value of each size."""
+EVERY, FEW = 24, 4
+"""Numbers of rows of usual sizes: more than there are, and the first, which have the largest value of each size and
+every number of packed sequences."""
 
 SMALL, SHORT = ("small",), ("small", "chunk")
 """Strata without the long ones."""

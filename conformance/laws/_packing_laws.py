@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.frameworks.implementation import Implementation
-from conformance.laws import SHORT, SINGLE, SMALL, SOME, UP_TO_BFLOAT16, Strategy, law
+from conformance.laws import FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, Strategy, law
 from conformance.laws._answers import check_gradient, expected_gradient, expected_value
 from conformance.laws._relations import (
     alike,
@@ -47,7 +47,7 @@ def register(operation: Operation) -> None:
         op,
         "definition",
         cases=without_options,
-        usual=SOME if operation.usual else 0,
+        usual=FEW if operation.usual else 0,
         dtypes=UP_TO_BFLOAT16,
         gradient=op,
         share=0.75,
