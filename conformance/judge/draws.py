@@ -19,7 +19,7 @@ from conformance.base.options import RunOptions
 from conformance.cases import USUAL, Limits, pinned
 from conformance.features.admission import Admission
 from conformance.frameworks.implementation import Implementation
-from conformance.laws import EVERY, FEW, Law
+from conformance.laws import EVERY, Law
 from conformance.operations import Strategy
 
 SUPPRESSED = (
@@ -34,7 +34,7 @@ SAMPLE = 30
 """Number of cases that are drawn to see what all cases of a law have in common."""
 
 QUICK_ROWS = 2
-"""Number of rows of usual sizes in a quick run, under an interpreter, and of most laws where a shape is compiled."""
+"""Number of rows of usual sizes in a quick run, in 16 bits, and of most laws where a shape is compiled."""
 
 SHORT_STEPS = 130
 """Number of steps below which usual sizes, with at most so many steps, are left to few rows."""
@@ -134,9 +134,9 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
         return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
-    eager, whole = implementation.eager, law.usual == EVERY
+    eager = implementation.eager
     if dtype in HALF:
-        return FEW if eager and whole else QUICK_ROWS if eager or whole else 0
+        return QUICK_ROWS if eager or law.usual == EVERY else 0
     return law.usual if eager or law.gradient else QUICK_ROWS
 
 
