@@ -19,8 +19,8 @@ import numpy as np
 import reference
 from reference import MLSTMState, SLSTMState
 
-LARGEST = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-1}
-"""The largest ‖found − exact‖ / ‖exact‖, ten times what is expected: it finds a broken kernel, not an inexact one."""
+LARGEST = {"float32": 4e-6, "float16": 2e-3, "bfloat16": 1.5e-2}
+"""The largest ‖found − exact‖ / ‖exact‖, at least three times what an H100 gives: 7.6e-7, 5.8e-4 and 4.6e-3."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -106,7 +106,7 @@ def arrays(call: Call, shapes: Shapes, dtype: str) -> list[np.ndarray]:
         x = generator.standard_normal(shape)
         if len(shape) == 3 and shape[-1] == shape[-2] and call.operation in ("gru", "slstm", "slstm_step"):
             x = x / shape[-1] ** 0.5
-        if call.operation == "slstm_step" and number == len(shapes) - 2:
+        if call.operation == "slstm_step" and number == len(shapes) - call.states + SLSTMState._fields.index("n"):
             x = np.exp(x)
         found.append(_rounded(x, "float32" if number >= len(shapes) - call.states else dtype))
     return found

@@ -67,17 +67,19 @@ def checks(elements: int, device: torch.device) -> Iterator[Check]:
         assert isinstance(h, Tensor)
         return h
 
-    yield _compare("slstm", one_slstm, x, draw(B, steps, heads, H))
+    # The gradients of four inputs take 70 GiB.
+    roomy = device.type == "cpu" or torch.cuda.get_device_properties(device).total_memory > 100 * 2**30
+    yield _compare("slstm" if roomy else "slstm forward", one_slstm, x, draw(B, steps, heads, H) if roomy else None)
     del x
     rows = -(-elements // steps)
     yield _compare("rev_cumsum", rev_cumsum, [draw(rows, steps)], draw(rows, steps))
 
 
-def _compare(operation: str, function: Callable[..., Tensor], arrays: list[Tensor], cotangent: Tensor) -> Check:
+def _compare(operation: str, function: Callable[..., Tensor], arrays: list[Tensor], cotangent: Tensor | None) -> Check:
     found = [x[-1:].clone() for x in _both(function, arrays, cotangent)]
-    alone = _both(function, [x[-1:].clone() for x in arrays], cotangent[-1:])
+    alone = _both(function, [x[-1:].clone() for x in arrays], None if cotangent is None else cotangent[-1:])
     # A batch does not change an element of a kernel's results; composed products may be grouped differently.
-    exact = cotangent.is_cuda
+    exact = arrays[0].is_cuda
     worst = max(
         float((x.double() - y.double()).abs().max() / y.double().abs().max()) for x, y in zip(found, alone, strict=True)
     )
@@ -86,7 +88,9 @@ def _compare(operation: str, function: Callable[..., Tensor], arrays: list[Tenso
     return Check(operation, max(x.numel() for x in arrays), words, passed)
 
 
-def _both(function: Callable[..., Tensor], arrays: list[Tensor], cotangent: Tensor) -> list[Tensor]:
+def _both(function: Callable[..., Tensor], arrays: list[Tensor], cotangent: Tensor | None) -> list[Tensor]:
+    if cotangent is None:
+        return [function(*arrays)]
     leaves = [x.detach().requires_grad_() for x in arrays]
     y = function(*leaves)
     return [y.detach(), *torch.autograd.grad(y, leaves, cotangent)]

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import TimeoutExpired
 from typing import IO, Any
 
 from benchmarks.gpu.processes import adopt_orphans, start, stop
@@ -56,9 +55,7 @@ def run(name: str, stage: Stage, directory: Path, dry: bool, limit: float) -> Ou
     else:
         status, commands = "passed", stage.commands(directory, dry)
         with (directory / f"{name}.log").open("w", encoding="utf-8") as log:
-            for some in [commands] if stage.together else [[command] for command in commands]:
-                left = limit - (time.monotonic() - started)
-                status = _worse(status, _finish([[sys.executable, *command] for command in some], log, left))
+            status = _finish([[sys.executable, *words] for words in commands], stage.together, log, limit)
         try:
             summary = stage.summary(directory)
         except (OSError, ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
@@ -82,27 +79,26 @@ def _worse(status: str, other: str) -> str:
     return max(status, other, key=order.index)
 
 
-def _finish(commands: list[list[str]], log: IO[str], seconds: float) -> str:
-    """Run commands at the same time; after ``seconds``, stop those that still run, with all their child processes."""
-    end = time.monotonic() + seconds
-    for words in commands:
-        log.write("$ " + " ".join(words) + "\n")
-    log.flush()
-    if seconds <= 0:
-        log.write("no time was left for this\n")
-        return "too long"
-    running = [start(words, log) for words in commands]
-    status = "passed"
-    for words, process in zip(commands, running, strict=True):
-        try:
-            code = process.wait(max(end - time.monotonic(), 0.01))
-            status = _worse(status, "passed" if code == 0 else "failed")
-        except TimeoutExpired:
-            stop(process.pid)
-            process.wait()
-            log.write(f"\nstopped after {seconds:.0f} s: {' '.join(words)}\n")
+def _finish(commands: list[list[str]], together: int, log: IO[str], seconds: float) -> str:
+    """Run commands, so many at a time; after ``seconds``, stop those that still run, with all their child processes."""
+    end, status, waiting, running = time.monotonic() + seconds, "passed", [*commands], {}
+    while waiting or running:
+        while waiting and len(running) < together:
+            log.write("$ " + " ".join(words := waiting.pop(0)) + "\n")
             log.flush()
-            status = "too long"
+            running[start(words, log)] = words
+        for process in [process for process in running if process.poll() is not None]:
+            status = _worse(status, "passed" if process.returncode == 0 else "failed")
+            del running[process]
+        if time.monotonic() > end:
+            for process, words in running.items():
+                stop(process.pid)
+                process.wait()
+                log.write(f"\nstopped after {seconds:.0f} s: {' '.join(words)}\n")
+            for words in waiting:
+                log.write(f"no time was left for: {' '.join(words)}\n")
+            return "too long" if running or waiting else status
+        time.sleep(0.02)
     return status
 
 

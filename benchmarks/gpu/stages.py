@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.shard import records
+from conformance.command.requirements import PACKAGES
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
-PACKAGES = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-attention", "xlstm")
+VERSIONS = ("torch", "triton", "numpy", "jax", "mlstm_kernels", "flash-linear-attention", "xlstm")
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Stage:
             run.
         summary: returns a few words about the files that the commands left in the directory.
         needs: modules without which the stage cannot run.
-        share: the seconds that it takes of 480; it may take its share of the time that is left, and what it does not
+        share: the seconds that it takes of 540; it may take its share of the time that is left, and what it does not
             take is left to those after it.
         gpu: whether the stage makes no sense on a CPU, not even in a dry run.
-        together: whether the commands run at the same time, because they wait for the compiler.
+        together: how many commands run at a time: they wait for imports and the compiler more than for the GPU.
         usual: whether it runs when no stage is named.
     """
 
@@ -42,7 +43,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     share: float = 60.0
     gpu: bool = False
-    together: bool = False
+    together: int = 1
     usual: bool = True
 
 
@@ -58,7 +59,7 @@ def describe(dry: bool) -> dict[str, Any]:
     from torch_impl._backends import architecture
 
     found: dict[str, Any] = {"python": sys.version.split()[0], "sources": digests(ROOT)}
-    for name in PACKAGES:
+    for name in VERSIONS:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -116,7 +117,7 @@ def _sanitize(directory: Path, dry: bool) -> list[list[str]]:
 
 
 def _cores() -> int:
-    return min(os.cpu_count() or 1, 12)
+    return min(os.cpu_count() or 1, 16)
 
 
 def _suite(
@@ -142,6 +143,15 @@ def _suite(
 def _short(target: str, backend: str, ops: tuple[str, ...]) -> Callable[[Path, bool], list[list[str]]]:
     """A short conformance, operation by operation."""
     return _suite(f"short-{target}", target, backend, "--examples", "4", "--max-steps", "260", ops=ops)
+
+
+def _device(directory: Path, dry: bool) -> list[list[str]]:
+    """The laws that only a GPU may break; those with a buffer of 16 GiB in a process of their own."""
+    options = ("--examples", "3", "--jobs", "1")
+    laws = {name: [word for law in names for word in ("--law", law)] for name, names in DEVICE_LAWS.items()}
+    far = _suite("device-far", "torch_impl", "triton", *options, *laws["far"])
+    rest = _suite("device", "torch_impl", "triton", *options, *laws["rest"], ops=OPERATIONS[:8])
+    return far(directory, dry) + rest(directory, dry)
 
 
 MLSTM = [
@@ -178,6 +188,11 @@ def _benchmark(
 def _large(directory: Path, dry: bool) -> list[list[str]]:
     sizes = ["--device", "cpu", "--elements", "20000"] if dry else ["--device", "cuda"]
     return [["-m", "benchmarks.gpu.large", "--json", str(directory / "large.json"), *sizes]]
+
+
+def _profiles(directory: Path, dry: bool) -> list[list[str]]:
+    device = "cpu" if dry else "cuda"
+    return [["-m", "benchmarks.gpu.profiles", "--device", device, "--json", str(directory / "profiles.json")]]
 
 
 def _tune(directory: Path, dry: bool) -> list[list[str]]:
@@ -270,6 +285,14 @@ def _large_summary(directory: Path) -> str:
     )
 
 
+def _profiles_summary(directory: Path) -> str:
+    """The longest kernels of every call."""
+    return "; ".join(
+        f"{call}: " + ", ".join(f"{row['kernel'][:40]} {row['microseconds'] / 1e3:.2f} ms" for row in rows[:5])
+        for call, rows in _read(directory / "profiles.json").items()
+    )
+
+
 def _tune_summary(directory: Path) -> str:
     return f"{len(_read(directory / 'tune.json'))} choices in cache/triton-plans.json"
 
@@ -281,7 +304,7 @@ CALLS = (
     *("pallas-mlstm", "pallas-mlstm_step", "pallas-gru-16", "pallas-gru-256"),
 )
 """The names of `benchmarks.gpu.calls`, which needs more than the standard library."""
-SUITE, TIMES = ("torch", "triton", "hypothesis", "click", "rich"), ("torch", "triton", "click", "rich")
+SUITE, TIMES = ("torch", "triton", *PACKAGES), ("torch", "triton", "click", "rich")
 OPERATIONS = (
     "mlstm",
     "gru",
@@ -296,40 +319,32 @@ OPERATIONS = (
     "GRU",
     "mLSTMBackendFwbw",
 )
-DEVICE_LAWS = [
-    word
-    for name in ("far_offsets", "large_grids", "stream", "graph", "uninitialised", "determinism")
-    for word in ("--law", name)
-]
-"""The laws that only a GPU may break. They run in one process, because they include a buffer of 16 GiB."""
+DEVICE_LAWS = {"far": ("far_offsets",), "rest": ("large_grids", "stream", "graph", "uninitialised", "determinism")}
 
 STAGES = {
-    "versions": Stage(_versions, _versions_summary, ("torch", "triton"), share=10),
-    "calls": Stage(_calls, partial(_calls_summary, "call"), ("torch", "triton"), share=30, together=True),
+    "versions": Stage(_versions, _versions_summary, ("torch", "triton"), share=20),
+    "calls": Stage(_calls, partial(_calls_summary, "call"), ("torch", "triton"), share=30, together=20),
     "captured": Stage(
-        _captured, partial(_calls_summary, "captured"), ("torch", "triton"), share=20, gpu=True, together=True
+        _captured, partial(_calls_summary, "captured"), ("torch", "triton"), share=15, gpu=True, together=4
     ),
     "kernels": Stage(
         _tests("kernels", TESTS / "torch" / "kernels", "rows", "test_interpreter.py", "test_aot.py"),
         partial(_tests_summary, "kernels"),
         ("torch", "triton", "pytest"),
-        share=90,
+        share=70,
     ),
-    "mlstm": Stage(_benchmark("mlstm", MLSTM[:4], TORCH[:1], "mlstm_kernels,fla"), _times("mlstm"), TIMES),
+    "mlstm": Stage(_benchmark("mlstm", MLSTM[:4], TORCH[:1], "mlstm_kernels,fla"), _times("mlstm"), TIMES, 50),
     "recurrent": Stage(
         _benchmark("recurrent", RECURRENT, TORCH[:1], "torch_gru,flashrnn"), _times("recurrent"), TIMES, 30
     ),
-    "device": Stage(
-        _suite("device", "torch_impl", "triton", "--examples", "3", "--jobs", "1", *DEVICE_LAWS, ops=OPERATIONS[:8]),
-        _suite_summary("device"),
-        SUITE,
-    ),
-    "sanitize": Stage(_sanitize, _sanitize_summary, ("torch", "triton"), gpu=True),
+    "profiles": Stage(_profiles, _profiles_summary, ("torch", "triton"), 20),
+    "device": Stage(_device, _suite_summary("device"), SUITE, 80, together=9),
+    "sanitize": Stage(_sanitize, _sanitize_summary, ("torch", "triton"), 40, gpu=True, together=12),
     "pallas": Stage(
         _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
         partial(_tests_summary, "pallas"),
         ("jax", "pytest"),
-        share=40,
+        share=80,
     ),
     "pallas-times": Stage(
         _benchmark("pallas-times", [MLSTM[0], STEPS[0], GRU[1]], JAX[:1], "none"),
@@ -337,14 +352,14 @@ STAGES = {
         ("jax", "click", "rich"),
         share=20,
     ),
-    "tune": Stage(_tune, _tune_summary, TIMES, share=30, gpu=True),
+    "tune": Stage(_tune, _tune_summary, TIMES, share=20, gpu=True),
     "large": Stage(_large, _large_summary, ("torch", "triton"), share=20),
-    "conformance": Stage(_short("torch_impl", "triton", OPERATIONS), _suite_summary("short-torch_impl"), SUITE, 40),
+    "conformance": Stage(_short("torch_impl", "triton", OPERATIONS), _suite_summary("short-torch_impl"), SUITE, 30),
     "pallas-conformance": Stage(
         _short("jax_impl", "pallas", ("mlstm_step", "mlstm", "gru")),
         _suite_summary("short-jax_impl"),
-        ("jax", "hypothesis", "click", "rich"),
-        share=20,
+        ("jax", *PACKAGES),
+        share=15,
     ),
     "all-times": Stage(
         _benchmark("all-times", [*MLSTM, *STEPS, *GRU], TORCH, "mlstm_kernels,fla,torch_gru,flashrnn"),
@@ -367,7 +382,7 @@ STAGES = {
     "pallas-suite": Stage(
         _suite("pallas", "jax_impl", "pallas", ops=("mlstm_step", "mlstm", "gru")),
         _suite_summary("pallas"),
-        ("jax", "hypothesis", "click", "rich"),
+        ("jax", *PACKAGES),
         gpu=True,
         usual=False,
     ),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conformance.frameworks.implementation import Results
 from conformance.laws import (
+    FEW,
     WIDE,
     _calling_laws,
     _general_device,
@@ -64,7 +65,14 @@ def _register(operation: Operation) -> None:
         gradients = {primal: of[primal] for primal in call.primals if of is not None and primal in of}
         checker.expect_dtypes(outputs, gradients, call.arrays, operation.in_dtype)
 
-    @law(operation, "behaviour", cases=operation.all_cases, strata=operation.strata, dtypes=("float32", "bfloat16"))
+    @law(
+        operation,
+        "behaviour",
+        cases=operation.all_cases,
+        strata=operation.strata,
+        usual=FEW if operation.usual else 0,
+        dtypes=("float32", "bfloat16"),
+    )
     def determinism(checker: Checker, case: Any) -> None:
         """Two runs give the same bits, in value and in gradient.
 

@@ -95,6 +95,18 @@ def minimum(x, y):
 
 
 @device_function
+def load_apart(address, mask):
+    """Numbers of which another load makes an operand of a product: they have to be loaded apart from it.
+
+    Triton 3.6 keeps a load that only a product of Hopper's reads in two buffers, and in one if something else reads it
+    too, although the product may still run when the next copy starts: on an H100, bfloat16's h was off by 4 % and not
+    the same in two calls. `benchmarks.gpu.races` looks for such loops. The eviction policy is what makes it another
+    load for the compiler.
+    """
+    return tl.load(address, mask=mask, other=0.0, eviction_policy="evict_last")
+
+
+@device_function
 def put(address, x, mask):
     """Store float32 ``x`` in the dtype of the destination, rounded to the nearest."""
     tl.store(address, rounded(x, address.dtype.element_ty), mask=mask)
@@ -121,6 +133,13 @@ def load_tile(base, strides, slot, c, left, width):
     """The ``(slot, c)`` tile at ``base``; 0 from slot ``left`` on and from column ``width`` on."""
     place = slot[:, None] * strides[1] + c[None, :] * strides[3]
     return tl.load(base + place, mask=(slot < left)[:, None] & (c < width)[None, :], other=0.0)
+
+
+@device_function
+def load_tile_apart(base, strides, slot, c, left, width):
+    """`load_tile` by `load_apart`."""
+    place = slot[:, None] * strides[1] + c[None, :] * strides[3]
+    return load_apart(base + place, (slot < left)[:, None] & (c < width)[None, :])
 
 
 @device_function

@@ -210,7 +210,8 @@ def test_a_wider_head_is_a_reason():
     ("H", "why"),
     [(300, "not pallas: xla is preferred"), (1025, "not pallas: it takes H up to 1024, but the call has H=1025")],
 )
-def test_explanations(H, why):
+def test_explanations(H, why, monkeypatch):
+    monkeypatch.delenv("GATESPEC_UNPROVEN_KERNELS", raising=False)
     x, weight = jnp.zeros((2, 3, 1, H)), jnp.zeros((1, H, H))
     explained = explain_backend("gru", *(x, weight) * 3)
     assert str(explained) == f"takes xla\n{why}"

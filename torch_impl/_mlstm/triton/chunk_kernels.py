@@ -52,7 +52,9 @@ from torch_impl._triton.shared import (
     bound,
     device_function,
     dot,
+    load_apart,
     load_tile,
+    load_tile_apart,
     load_tile_transposed,
     log_sigmoid,
     maximum,
@@ -435,7 +437,8 @@ def outputs(
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         scores = dot(queries, keys, scores, PRECISION)
         num = dot(queries.to(stored), C, num, PRECISION)
-        nu += tl.sum(queries.to(tl.float32) * n[None, :], axis=1)
+        again = load_tile_apart(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
+        nu += tl.sum(again.to(tl.float32) * n[None, :], axis=1)
 
     between = tl.zeros((), tl.float32)
     for back in range(bound(before)):
@@ -747,7 +750,8 @@ def gradients(
             dC = tl.load(dC_end + here * K * V + place, mask=fits, other=0.0)
             values = load_tile(v, v_strides, slot, col, left, V)
             dkeys = dot(values.to(stored), tl.trans(dC), dkeys, PRECISION)
-            through += tl.sum(C.to(tl.float32) * dC.to(tl.float32), axis=1)
+            again = load_apart(dC_end + here * K * V + place, fits)
+            through += tl.sum(C.to(tl.float32) * again.to(tl.float32), axis=1)
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         dn = tl.zeros((BK,), tl.float32)
         for part in range(PARTS):

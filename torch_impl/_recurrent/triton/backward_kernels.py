@@ -271,7 +271,9 @@ def weights_gradient(
             right = of_gate.to(OPERAND)
             if FORM == "late" and g == gates - 1:
                 here = ((token * N + head) * H)[None, :] + i[:, None]
-                left = narrow(tl.load(scale + here, mask=read_i, other=0.0) * h, OPERAND, PRECISION)
+                again = states_before(y, state, state_strides, cu_seqlens, sequence_of, token[None, :], head,
+                                      i.to(tl.int64)[:, None], read_i, S, T, N, H, HAS_STATE, PACKED, True)  # fmt: skip
+                left = narrow(tl.load(scale + here, mask=read_i, other=0.0) * again, OPERAND, PRECISION)
             if FORM == "apart" and g == gates - 1:
                 scaled = tl.load(scale + at, mask=read_j, other=0.0) * of_gate.to(tl.float32)
                 right = narrow(scaled, OPERAND, PRECISION)

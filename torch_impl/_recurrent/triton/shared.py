@@ -7,7 +7,7 @@ group is head ``g·group + l mod group`` of sequence ``l // group``.
 
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
-from torch_impl._triton.shared import device_function, dot, maximum, minimum, operand
+from torch_impl._triton.shared import device_function, dot, load_apart, maximum, minimum, operand
 
 
 @device_function
@@ -120,10 +120,11 @@ def weight_of(weight, strides, head, share, out, into, mask):
 
 @device_function
 def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head, unit, mask, S, T, N, H,
-                  HAS_STATE: tl.constexpr, PACKED: tl.constexpr):  # fmt: skip
+                  HAS_STATE: tl.constexpr, PACKED: tl.constexpr, APART: tl.constexpr = False):  # fmt: skip
     """The state before each token: the output of the previous token, or the initial state at a sequence's first token.
 
-    ``token`` and ``unit`` broadcast against each other to the shape of ``mask``; y is contiguous.
+    ``token`` and ``unit`` broadcast against each other to the shape of ``mask``; y is contiguous. With APART, y is
+    loaded by `load_apart`.
     """
     if PACKED:
         sequence = tl.load(sequence_of + token, mask=token < T, other=0).to(tl.int64)
@@ -132,7 +133,8 @@ def states_before(y, state, state_strides, cu_seqlens, sequence_of, token, head,
     else:
         sequence = token // S
         opens = token % S == 0
-    h = tl.load(y + ((token - 1) * N + head) * H + unit, mask=mask & ~opens, other=0.0).to(tl.float32)
+    place, read = y + ((token - 1) * N + head) * H + unit, mask & ~opens
+    h = (load_apart(place, read) if APART else tl.load(place, mask=read, other=0.0)).to(tl.float32)
     if HAS_STATE:
         offsets = sequence * state_strides[0] + head.to(tl.int64) * state_strides[1] + unit * state_strides[2]
         h += tl.load(state + offsets, mask=mask & opens, other=0.0)
