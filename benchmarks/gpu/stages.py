@@ -141,17 +141,21 @@ def _suite(
 
 
 def _short(target: str, backend: str, ops: tuple[str, ...]) -> Callable[[Path, bool], list[list[str]]]:
-    """A short conformance, operation by operation."""
-    return _suite(f"short-{target}", target, backend, "--examples", "4", "--max-steps", "260", ops=ops)
+    """A short conformance, each operation in a process of its own."""
+    return _suite(f"short-{target}", target, backend, "--examples", "3", "--max-steps", "260", "--jobs", "1", ops=ops)
 
 
 def _device(directory: Path, dry: bool) -> list[list[str]]:
-    """The laws that only a GPU may break; those with a buffer of 16 GiB in a process of their own."""
+    """The laws that only a GPU may break; those with a buffer of 16 GiB in two processes, which fit into 80 GiB."""
     options = ("--examples", "3", "--jobs", "1")
     laws = {name: [word for law in names for word in ("--law", law)] for name, names in DEVICE_LAWS.items()}
-    far = _suite("device-far", "torch_impl", "triton", *options, *laws["far"])
+    halves = [[word for op in OPERATIONS[half:8:2] for word in ("--op", op)] for half in (0, 1)]
+    far = [
+        _suite(f"device-far-{number}", "torch_impl", "triton", *options, *laws["far"], *half)
+        for number, half in enumerate(halves)
+    ]
     rest = _suite("device", "torch_impl", "triton", *options, *laws["rest"], ops=OPERATIONS[:8])
-    return far(directory, dry) + rest(directory, dry)
+    return [command for some in (*far, rest) for command in some(directory, dry)]
 
 
 MLSTM = [
@@ -338,8 +342,8 @@ STAGES = {
         _benchmark("recurrent", RECURRENT, TORCH[:1], "torch_gru,flashrnn"), _times("recurrent"), TIMES, 30
     ),
     "profiles": Stage(_profiles, _profiles_summary, ("torch", "triton"), 20),
-    "device": Stage(_device, _suite_summary("device"), SUITE, 80, together=9),
-    "sanitize": Stage(_sanitize, _sanitize_summary, ("torch", "triton"), 40, gpu=True, together=12),
+    "device": Stage(_device, _suite_summary("device"), SUITE, 80, together=10),
+    "sanitize": Stage(_sanitize, _sanitize_summary, ("torch", "triton"), 30, gpu=True, together=12),
     "pallas": Stage(
         _tests("pallas", TESTS / "jax" / "kernels", "reason", "test_interpreter.py", "test_aot_pallas.py"),
         partial(_tests_summary, "pallas"),
@@ -353,13 +357,16 @@ STAGES = {
         share=20,
     ),
     "tune": Stage(_tune, _tune_summary, TIMES, share=20, gpu=True),
-    "large": Stage(_large, _large_summary, ("torch", "triton"), share=20),
-    "conformance": Stage(_short("torch_impl", "triton", OPERATIONS), _suite_summary("short-torch_impl"), SUITE, 30),
+    "large": Stage(_large, _large_summary, ("torch", "triton"), share=30),
+    "conformance": Stage(
+        _short("torch_impl", "triton", OPERATIONS), _suite_summary("short-torch_impl"), SUITE, 30, together=12
+    ),
     "pallas-conformance": Stage(
         _short("jax_impl", "pallas", ("mlstm_step", "mlstm", "gru")),
         _suite_summary("short-jax_impl"),
         ("jax", *PACKAGES),
         share=15,
+        together=3,
     ),
     "all-times": Stage(
         _benchmark("all-times", [*MLSTM, *STEPS, *GRU], TORCH, "mlstm_kernels,fla,torch_gru,flashrnn"),

@@ -17,8 +17,10 @@ def gru_layer(x, into, weight, forget_weight, reset_weight, h0=None, bias=None):
     none = x.new_zeros((N, 3 * H))
     biases = none if bias is None else torch.cat([none[:, : 2 * H], bias], 1)
     options = (True, 1, 0.0, True, False, True)
+    # cuDNN takes a contiguous state only.
+    first = h0.transpose(0, 1).contiguous()
     heads = [
-        torch._VF.gru(x[:, :, n], h0[None, :, n], [into[n], over[n], none[n], biases[n]], *options) for n in range(N)
+        torch._VF.gru(x[:, :, n], first[n, None], [into[n], over[n], none[n], biases[n]], *options) for n in range(N)
     ]
     return torch.stack([y for y, _ in heads], 2), torch.stack([last[0] for _, last in heads], 1)
 

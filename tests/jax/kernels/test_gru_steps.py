@@ -12,6 +12,7 @@ from jax_impl import _pallas, explain_backend
 from jax_impl._gru.arguments import Inputs, Weights
 from jax_impl._gru.pallas import launch, passes
 from jax_impl._gru.steps import Gates, StepValues
+from reference import _proofs
 from reference.backends import Request
 from tests.jax.kernels.tools import interpreted, lowered, needs_mosaic, products, shape
 from tests.jax.tools import assert_close
@@ -211,7 +212,7 @@ def test_a_wider_head_is_a_reason():
     [(300, "not pallas: xla is preferred"), (1025, "not pallas: it takes H up to 1024, but the call has H=1025")],
 )
 def test_explanations(H, why, monkeypatch):
-    monkeypatch.delenv("GATESPEC_UNPROVEN_KERNELS", raising=False)
+    monkeypatch.setattr(_proofs, "ACCEPT_UNPROVEN", False)
     x, weight = jnp.zeros((2, 3, 1, H)), jnp.zeros((1, H, H))
     explained = explain_backend("gru", *(x, weight) * 3)
     assert str(explained) == f"takes xla\n{why}"

@@ -149,23 +149,28 @@ def _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside):
 @device_function
 def _sums_after(x, L: tl.constexpr):
     """``Σ_{s>t} x_s``, with sums only: −∞ stays where it counts."""
-    row = tl.arange(0, L)[:, None]
-    col = tl.arange(0, L)[None, :]
-    return tl.sum(tl.where(col > row, x[None, :], 0.0), axis=1)
+    slot = tl.arange(0, L)
+    later = tl.gather(x, tl.minimum(slot + 1, L - 1), axis=0)
+    return tl.cumsum(tl.where(slot == L - 1, 0.0, later), axis=0, reverse=True)
 
 
 @device_function
 def _shifted(x, first, L: tl.constexpr):
     """``x_{t−1}``, and ``first`` at the first slot."""
-    row = tl.arange(0, L)[:, None]
-    col = tl.arange(0, L)[None, :]
-    return tl.where(tl.arange(0, L) == 0, first, tl.sum(tl.where(col + 1 == row, x[None, :], 0.0), axis=1))
+    slot = tl.arange(0, L)
+    return tl.where(slot == 0, first, tl.gather(x, tl.maximum(slot - 1, 0), axis=0))
+
+
+@triton.jit
+def _after(total, most, next_total, next_most):
+    return total + next_total, maximum(most + next_total, next_most)
 
 
 @device_function
-def _largest(a, i, m, L: tl.constexpr):
+def _largest(a, i, m):
     """``max(Σ_{s≤t} a_s + m, max_{j≤t} Σ_{j<s≤t} a_s + i_j)``."""
-    return maximum(tl.cumsum(a, axis=0) + m, tl.max(_decays(a, i, L), axis=1))
+    total, most = tl.associative_scan((a, i), 0, _after)
+    return maximum(total + m, most)
 
 
 @triton.jit(do_not_specialize=UNSPECIALISED)
@@ -249,7 +254,7 @@ def log_weights(
     a, gate = _gates_of(f, f_strides, i, i_strides, sequence, n, t, slot, inside)
     if m_kept is None:
         m_block = tl.load(m_start + here)
-        m = _largest(a, gate, m_block, L)
+        m = _largest(a, gate, m_block)
         # The same bits as the m with which the next block starts.
         m = tl.where(slot >= tl.minimum(left, L) - 1, tl.load(m_end + here), m)
         tl.store(_row(m_out, row_strides, sequence, n, t) + slot, m, mask=inside)
@@ -263,7 +268,7 @@ def log_weights(
     if alpha_out is not None:
         alpha = tl.where(inside, stabilised_decay(a, m_before, a + m_before, finite(m)), 0.0)
         iota = gate - finite(m)
-        delta = _largest(alpha, iota, 0.0, L)
+        delta = _largest(alpha, iota, 0.0)
         alpha += _shifted(delta, 0.0, L)
         most = finite(tl.maximum(alpha, iota))
         alpha = tl.where(inside, alpha - most, 0.0)

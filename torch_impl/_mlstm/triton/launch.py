@@ -313,7 +313,7 @@ def _log_weights(
         found = LogWeights(alpha=alpha, iota=iota, p=p, g=g, total=total)
     out = found._asdict() if weights is None else dict.fromkeys(LogWeights._fields)
     launch(
-        kernels.log_weights, blocks.count * x.N, x.q.device, Launch(8),
+        kernels.log_weights, blocks.count * x.N, x.q.device, Launch(2),
         **x.strided(f=x.f, i=x.i), m_first=m_first, m_start=m_start, m_end=m_end, m_kept=kept,
         m_out=stabilisers.M if kept is None else None, alpha_out=out["alpha"], iota_out=out["iota"], p_out=out["p"],
         g_out=out["g"], total=out["total"], **sizes,
@@ -418,7 +418,7 @@ def _forward(x: Arguments, scale: float, keep: Sequence[str], plan: MLSTMPlan | 
     keeps_memories = not set(BlockMemories._fields).isdisjoint(keep)
     stored = 1 if keeps_memories else plan.every
     memories = _memories(
-        inputs, blocks, plan._replace(every=stored), weights, initial, exact=True, centred=keeps_memories
+        inputs, blocks, plan._replace(every=stored), weights, initial, exact=x.return_state, centred=keeps_memories
     )
     h = x.v.new_empty(x.v.shape)
     G = inputs.scores(plan.L) if "G" in keep else None
