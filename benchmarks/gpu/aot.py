@@ -22,6 +22,7 @@ class Entry:
         target: the GPU, ``sm_90``.
         case, dtype: the call that launches it; launches that compile to the same code are listed under the first one.
         registers: registers per thread; ``spills`` are bytes per thread, ``shared`` is bytes per program.
+        races: loops whose copies overwrite what a product may still read (`benchmarks.gpu.races`).
         fits: whether there is enough shared memory.
     """
 
@@ -35,6 +36,7 @@ class Entry:
     registers: int
     spills: int
     shared: int
+    races: int
     fits: bool
 
 
@@ -49,7 +51,7 @@ class Entry:
 def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bool, jobs: int, json_path: Path) -> None:
     """Compile every kernel, at the shapes that it is designed for, and write the results as JSON and as a .md table.
 
-    Exits with status 1 if a default plan spills or does not fit on an NVIDIA GPU.
+    Exits with status 1 if a default plan spills or does not fit on an NVIDIA GPU, or any plan has a race.
     """
     from torch_impl._triton.interpreter import interpreted
 
@@ -59,7 +61,7 @@ def aot_command(targets: tuple[str, ...], dtypes: tuple[str, ...], all_plans: bo
     for target in targets or TARGETS:
         for entry in compiled(target, dtypes or tuple(DTYPES), all_plans, jobs):
             entries.append(entry)
-            if entry.spills or not entry.fits:
+            if entry.spills or entry.races or not entry.fits:
                 click.echo(
                     f"{target} {entry.kernel} {entry.case} {entry.dtype}, plan {entry.plan}: {_resources(entry)}"
                 )
@@ -94,8 +96,11 @@ def compiled(target: str, dtypes: Iterable[str], all_plans: bool, jobs: int, **o
 
 
 def refused(entry: Entry) -> bool:
-    """Whether a kernel breaks the requirement: default plans on NVIDIA GPUs neither spill nor exceed shared memory."""
-    return entry.plan == 0 and entry.target.startswith("sm_") and (entry.spills > 0 or not entry.fits)
+    """Whether a kernel breaks the requirement: no plan has a race, and default plans on NVIDIA GPUs neither spill nor
+    exceed shared memory."""
+    return entry.races > 0 or (
+        entry.plan == 0 and entry.target.startswith("sm_") and (entry.spills > 0 or not entry.fits)
+    )
 
 
 def versions() -> dict[str, str]:
@@ -106,7 +111,8 @@ def versions() -> dict[str, str]:
 
 def _resources(entry: Entry) -> str:
     fits = "" if entry.fits else ", too much"
-    return f"{entry.registers} registers, {entry.spills} bytes spilled, {entry.shared} bytes shared{fits}"
+    races = f", {entry.races} races" if entry.races else ""
+    return f"{entry.registers} registers, {entry.spills} bytes spilled, {entry.shared} bytes shared{fits}{races}"
 
 
 def page(entries: list[Entry], versions: dict[str, str]) -> str:
@@ -126,12 +132,12 @@ def page(entries: list[Entry], versions: dict[str, str]) -> str:
         for kernel in dict.fromkeys(entry.kernel for entry in mine):
             plans = [[e for e in mine if e.kernel == kernel and (e.plan == 0) == at_hand] for at_hand in (True, False)]
             lines.append(f"| {kernel} | " + " | ".join(_most(some) for some in plans) + " |")
-        spoilt = [entry for entry in mine if entry.spills or not entry.fits]
+        spoilt = [entry for entry in mine if entry.spills or entry.races or not entry.fits]
         if spoilt:
-            lines += ["", f"Of {len(mine)} kernels {len(spoilt)} spill or do not fit:", ""]
+            lines += ["", f"Of {len(mine)} kernels {len(spoilt)} spill, race or do not fit:", ""]
             lines += [f"- {_plan(e)} {e.kernel}, {e.case} {e.dtype}: {_resources(e)}" for e in spoilt]
         else:
-            lines += ["", f"None of {len(mine)} kernels spills, and all fit."]
+            lines += ["", f"None of {len(mine)} kernels spills or has a race, and all fit."]
     return "\n".join(lines) + "\n"
 
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 
+from benchmarks.gpu.races import races
 from torch_impl._triton.launch import FUSED
 
 SHARED_MEMORY = {"sm_80": 163 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024, "gfx942": 64 * 1024}
@@ -55,7 +56,8 @@ class Launched:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Resources of a kernel: ``registers`` per thread; ``spills`` per thread and ``shared`` memory, in bytes."""
+    """Resources of a kernel: ``registers`` per thread; ``spills`` per thread and ``shared`` memory, in bytes; and the
+    number of its `races`."""
 
     kernel: str
     num_warps: int
@@ -63,6 +65,7 @@ class Compiled:
     registers: int
     spills: int
     shared: int
+    races: int
 
 
 def launches(module: ModuleType, call: Callable[[], Any]) -> list[Launched]:
@@ -107,7 +110,8 @@ def compile_for(launched: Launched, target: str) -> Compiled:
     source = ASTSource(launched.kernel, *launched.signature())
     compiled = triton.compile(source, target=gpu, options={**options, **FUSED})
     registers, spills = _nvidia(compiled.asm, architecture) if nvidia else _amd(compiled.asm["amdgcn"])
-    return Compiled(launched.name, **options, registers=registers, spills=spills, shared=compiled.metadata.shared)
+    shared, found = compiled.metadata.shared, races(compiled.asm["ttgir"])
+    return Compiled(launched.name, **options, registers=registers, spills=spills, shared=shared, races=len(found))
 
 
 _REGISTER_ALLOCATION = ((), ("--regAllocOptLevel=2",))

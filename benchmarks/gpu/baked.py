@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ from unittest.mock import patch
 
 import click
 
-from benchmarks.gpu.stages import CALLS
+from benchmarks.gpu.races import races
+from benchmarks.gpu.stages import CALLS, TESTS
 
 STUB = Path(__file__).with_name("stub_libcuda.c")
 KEPT = (".cubin", ".json", ".so")
@@ -28,19 +30,28 @@ MOST_BYTES = 64 * 2**20
 @click.command("bake")
 @click.argument("path", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--dtype", "dtypes", type=click.Choice(("bfloat16", "float16", "float32")), multiple=True)
-def bake_command(path: Path, dtypes: tuple[str, ...]) -> None:
-    """Compile the kernels that a run of on_gpu.sh launches, for an H100 or H200, and pack them into FILE (.tgz)."""
+@click.option("--tests/--no-tests", default=True, help="Include the kernels that only the tests launch.")
+def bake_command(path: Path, dtypes: tuple[str, ...], tests: bool) -> None:
+    """Compile the kernels that a run of on_gpu.sh launches, for an H100 or H200, and pack them into FILE (.tgz).
+
+    Exits with status 1 if one of them has a race.
+    """
     with tempfile.TemporaryDirectory() as folder:
         cache = Path(folder) / "cache"
         # Scans and matrices take no name of a backend, and would not take their kernels on a CPU.
         calls = tuple(name for name in CALLS if name.startswith(("mlstm", "gru", "slstm")))
-        count = bake(cache, Path(folder), dtypes or ("bfloat16", "float16", "float32"), calls)
+        bake(cache, Path(folder), dtypes or ("bfloat16", "float16", "float32"), calls)
+        if tests:
+            bake_tests(cache, Path(folder))
+        count, racing = compiled(cache), [file for file in cache.glob("*/*.ttgir") if races(file.read_text())]
         path.parent.mkdir(parents=True, exist_ok=True)
         pack(cache, path)
     size = path.stat().st_size
     click.echo(f"{path}: {count} kernels, {size / 2**20:.1f} MiB")
     if size > MOST_BYTES:
         raise click.ClickException(f"{path} is larger than {MOST_BYTES // 2**20} MiB")
+    if racing:
+        raise click.ClickException(f"kernels with a race: {', '.join(sorted(file.stem for file in racing))}")
 
 
 def bake(cache: Path, folder: Path, dtypes: tuple[str, ...], calls: tuple[str, ...], **only: Any) -> int:
@@ -68,6 +79,27 @@ def bake(cache: Path, folder: Path, dtypes: tuple[str, ...], calls: tuple[str, .
         for dtype in dtypes:
             _call(name, dtype)
     return compiled(cache)
+
+
+def bake_tests(cache: Path, folder: Path, *only: str) -> None:
+    """Run the tests of kernels on the stub driver. They fail, because it computes nothing; ``only`` names some."""
+    tests = TESTS / "torch" / "kernels"
+    left_out = (f"--ignore={tests / name}" for name in ("test_interpreter.py", "test_aot.py", "test_launch.py"))
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "--confcutdir", str(tests), "-q"]
+    command += [
+        "--import-mode=importlib",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "benchmarks.gpu.baking",
+        *left_out,
+    ]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "GATESPEC_STUB": str(folder)}
+    done = subprocess.run([*command, *(only or [str(tests)])], env=environment, capture_output=True, text=True)
+    # pytest's statuses: all passed, some failed.
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"the tests of kernels did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
 def _call(name: str, dtype: str) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -30,17 +30,24 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def stop(parent: int, grace: float = 2.0) -> None:
-    """End all descendants of a process, and the process itself unless it is this one: politely, then by force."""
+def stop(parent: int, grace: float = 2.0, spared: Collection[int] = ()) -> None:
+    """End all descendants of a process, and the process itself unless it is this one: politely, then by force.
+
+    Args:
+        parent: the process.
+        grace: seconds between the two.
+        spared: descendants that go on.
+    """
     for how in (signal.SIGTERM, signal.SIGKILL):
         # Children first, or they would be orphans that nobody finds.
-        for pid in [*reversed(descendants(parent)), *([parent] if parent != os.getpid() else [])]:
+        ended = [pid for pid in reversed(descendants(parent)) if pid not in spared]
+        for pid in [*ended, *([parent] if parent != os.getpid() else [])]:
             try:
                 os.kill(pid, how)
             except ProcessLookupError:
                 continue
         end = time.monotonic() + grace
-        while how == signal.SIGTERM and time.monotonic() < end and _alive(parent):
+        while how == signal.SIGTERM and time.monotonic() < end and _alive(parent, spared):
             time.sleep(0.05)
 
 
@@ -60,8 +67,8 @@ def descendants(parent: int) -> list[int]:
     return found[1:]
 
 
-def _alive(parent: int) -> bool:
-    if descendants(parent):
+def _alive(parent: int, spared: Collection[int]) -> bool:
+    if not {*descendants(parent)} <= {*spared}:
         return True
     if parent == os.getpid():
         return False

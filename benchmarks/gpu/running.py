@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.gpu.processes import adopt_orphans, start, stop
+from benchmarks.gpu.processes import adopt_orphans, descendants, start, stop
 from benchmarks.gpu.stages import STAGES, Stage, describe
 
 ARCHIVE, TABLE = "run.tgz", "table.txt"
@@ -163,6 +163,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run_all(stages: Mapping[str, Stage], work: Path, options: argparse.Namespace) -> int:
     end = time.monotonic() + options.seconds
     outcomes: list[Outcome] = []
+    others = descendants(os.getpid())
     adopt_orphans()
     before = {one: signal.signal(one, _ended) for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
@@ -177,7 +178,7 @@ def _run_all(stages: Mapping[str, Stage], work: Path, options: argparse.Namespac
         outcomes += [Outcome(name, "no time", 0.0, "the run was ended") for name in rest]
         write(work, options.directory, outcomes)
     finally:
-        stop(os.getpid())
+        stop(os.getpid(), spared=others)
         for one, handler in before.items():
             signal.signal(one, handler)
         shutil.rmtree(work, ignore_errors=True)

@@ -171,9 +171,9 @@ TORCH, JAX = ("triton", "torch"), ("pallas", "xla")
 
 
 def _benchmark(
-    name: str, shapes: list[str], backends: tuple[str, ...], peers: str
+    name: str, shapes: list[str], backends: tuple[str, ...], peers: tuple[str, ...] = ()
 ) -> Callable[[Path, bool], list[list[str]]]:
-    """One benchmark process, which writes its results after every case."""
+    """A process for our own packages and one for each peer, whose compiler may end it; each writes after every case."""
 
     def commands(directory: Path, dry: bool) -> list[list[str]]:
         # A CPU has no kernels.
@@ -183,7 +183,8 @@ def _benchmark(
         words += [word for shape in chosen for word in ("--shapes", shape)]
         where = ["--device", "cpu", "--rounds", "3"] if dry else ["--device", "cuda"]
         return [
-            ["-m", "benchmarks", "run", *where, *words, "--peers", peers, "--json", str(directory / f"{name}.json")]
+            ["-m", "benchmarks", "run", *where, *words, "--peers", peer, "--json", str(directory / f"{file}.json")]
+            for peer, file in [("none", name), *((peer, f"{name}-{peer}") for peer in peers)]
         ]
 
     return commands
@@ -261,8 +262,11 @@ def _times(name: str) -> Callable[[Path], str]:
     """For every case our fastest time, its fraction of the floor, and how much longer the fastest peer takes."""
 
     def summary(directory: Path) -> str:
-        rows = _read(directory / f"{name}.json")["rows"]
+        paths = [*directory.glob(f"{name}.json"), *sorted(directory.glob(f"{name}-*.json"))]
+        rows = [row for path in paths for row in _read(path)["rows"]]
         timed = [row for row in rows if row["seconds"] is not None]
+        if not rows:
+            raise ValueError("nothing was timed")
         words = []
         for case in dict.fromkeys(row["case"] for row in timed):
             ours, others = (
@@ -337,9 +341,9 @@ STAGES = {
         ("torch", "triton", "pytest"),
         share=70,
     ),
-    "mlstm": Stage(_benchmark("mlstm", MLSTM[:4], TORCH[:1], "mlstm_kernels,fla"), _times("mlstm"), TIMES, 50),
+    "mlstm": Stage(_benchmark("mlstm", MLSTM[:4], TORCH[:1], ("mlstm_kernels", "fla")), _times("mlstm"), TIMES, 50),
     "recurrent": Stage(
-        _benchmark("recurrent", RECURRENT, TORCH[:1], "torch_gru,flashrnn"), _times("recurrent"), TIMES, 30
+        _benchmark("recurrent", RECURRENT, TORCH[:1], ("torch_gru", "flashrnn")), _times("recurrent"), TIMES, 30
     ),
     "profiles": Stage(_profiles, _profiles_summary, ("torch", "triton"), 20),
     "device": Stage(_device, _suite_summary("device"), SUITE, 80, together=10),
@@ -351,7 +355,7 @@ STAGES = {
         share=80,
     ),
     "pallas-times": Stage(
-        _benchmark("pallas-times", [MLSTM[0], STEPS[0], GRU[1]], JAX[:1], "none"),
+        _benchmark("pallas-times", [MLSTM[0], STEPS[0], GRU[1]], JAX[:1]),
         _times("pallas-times"),
         ("jax", "click", "rich"),
         share=20,
@@ -369,7 +373,7 @@ STAGES = {
         together=3,
     ),
     "all-times": Stage(
-        _benchmark("all-times", [*MLSTM, *STEPS, *GRU], TORCH, "mlstm_kernels,fla,torch_gru,flashrnn"),
+        _benchmark("all-times", [*MLSTM, *STEPS, *GRU], TORCH, ("mlstm_kernels", "fla", "torch_gru", "flashrnn")),
         _times("all-times"),
         TIMES,
         usual=False,
@@ -381,7 +385,7 @@ STAGES = {
         usual=False,
     ),
     "tuned": Stage(
-        _benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], "fla"), _times("tuned"), TIMES, gpu=True, usual=False
+        _benchmark("tuned", [*MLSTM, *GRU], TORCH[:1], ("fla",)), _times("tuned"), TIMES, gpu=True, usual=False
     ),
     "suite": Stage(
         _suite("suite", "torch_impl", "triton", ops=OPERATIONS), _suite_summary("suite"), SUITE, usual=False

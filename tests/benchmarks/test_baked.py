@@ -47,3 +47,14 @@ def test_kernels_travel_and_are_not_compiled_again(tmp_path) -> None:
     names = {path.name for path in there.iterdir()}
     assert bake(there, tmp_path) == count
     assert {path.name for path in there.iterdir()} == names
+
+
+def test_kernels_of_the_tests(tmp_path) -> None:
+    """Tests that launch kernels compile them, and fail; a call that pytest cannot make is an error."""
+    cache, stub = tmp_path / "cache", tmp_path / "stub"
+    stub.mkdir()
+    of_scans = str(baked.TESTS / "torch" / "kernels" / "test_scan_kernels.py")
+    baked.bake_tests(cache, stub, of_scans, "-k", "infinities")
+    assert baked.compiled(cache) > 0
+    with pytest.raises(RuntimeError, match="did not run"):
+        baked.bake_tests(cache, stub, of_scans, "-k", "no test has this name")

@@ -68,6 +68,8 @@ def test_the_committed_tables_hold_every_kernel_and_no_default_that_spills(table
         assert all(entry["fits"] for entry in mine), target
     chosen = [entry for entry in kernels if entry["plan"] == 0 or entry["target"] == "sm_90"]
     assert [entry for entry in chosen if entry["spills"]] == []
+    if plans > 1:
+        assert [entry for entry in kernels if entry["races"]] == []
 
 
 def test_what_is_refused() -> None:
@@ -75,15 +77,53 @@ def test_what_is_refused() -> None:
 
     from benchmarks.gpu.aot import Entry, page, refused
 
-    good = Entry("sm_90", "gates", "mlstm", "bf16", 0, 1, 1, 34, 0, 0, True)
+    good = Entry("sm_90", "gates", "mlstm", "bf16", 0, 1, 1, 34, 0, 0, 0, True)
     assert not refused(good)
     assert refused(replace(good, spills=4)) and refused(replace(good, fits=False))
+    assert refused(replace(good, races=1)) and refused(replace(good, races=1, plan=1))
     assert not refused(replace(good, spills=4, plan=1)) and not refused(replace(good, spills=4, target="gfx942"))
     text = page([good, replace(good, plan=2, spills=4, dtype="fp32")], {"triton": "3.6.0"})
     assert "| gates | 1 | 34 | 0 | 0 | 1 | 34 | **4** | 0 |" in text
-    assert "Of 2 kernels 1 spill or do not fit:" in text
+    assert "Of 2 kernels 1 spill, race or do not fit:" in text
     assert "- other plan 2 gates, mlstm fp32: 34 registers, 4 bytes spilled, 0 bytes shared" in text
-    assert "None of 1 kernels spills, and all fit." in page([good], {})
+    assert "None of 1 kernels spills or has a race, and all fit." in page([good], {})
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_race_is_seen(apart) -> None:
+    """A fault of Triton 3.6, which an H100 showed: a second use of a load takes a buffer away."""
+    import torch
+
+    from benchmarks.gpu.aot_compile import Launched, compile_for
+    from tests.torch.kernels.racing_loop import product_and_sum
+
+    x, y = torch.empty(64, 256, dtype=torch.bfloat16), torch.empty(256, 64, dtype=torch.bfloat16)
+    arguments = {"x": x, "y": y, "product": torch.empty(64, 64), "sums": torch.empty(64), "K": 256, "APART": apart}
+    assert compile_for(Launched(product_and_sum, arguments, 4, 2), "sm_90").races == (0 if apart else 1)
+
+
+def test_buffers_in_turn_are_no_race() -> None:
+    """A loop with a buffer more than iterations ahead; in another region, names occur again."""
+    from benchmarks.gpu.races import races
+
+    def code(buffers: int, pending: int) -> str:
+        loop = f"""
+            %a = ttg.local_alloc : () -> !ttg.memdesc<{buffers}x64xbf16>
+            %v = ttg.memdesc_index %a[%c0]
+            %t = ttg.async_copy_global_to_local %p, %v
+            %s = scf.for %i = %c0 to %n step %c1 {{
+              %w = ttg.memdesc_index %a[%i]
+              %d = ttng.warp_group_dot %w, %w, %z {{isAsync = true}}
+              %e:2 = ttng.warp_group_dot_wait %d, %w {{pendings = {pending} : i32}}
+              %u = ttg.memdesc_index %a[%j]
+              %r = ttg.async_copy_global_to_local %p, %u
+              scf.yield %e#0
+            }}"""
+        return loop + loop
+
+    assert [race.iterations for race in races(code(1, 1))] == [0, 0]
+    assert [race.iterations for race in races(code(2, 2))] == [1, 1]
+    assert races(code(2, 1)) == races(code(1, 0)) == races(code(3, 2)) == []
 
 
 def test_spills_are_those_of_the_kernel_that_was_compiled() -> None:

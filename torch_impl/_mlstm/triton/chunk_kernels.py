@@ -442,8 +442,9 @@ def outputs(
         n = tl.load(n_start + memory * K + row, mask=row < K, other=0.0)
         scores = dot(queries, keys, scores, PRECISION)
         num = dot(queries.to(stored), C, num, PRECISION)
-        again = load_tile_apart(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
-        nu += tl.sum(again.to(tl.float32) * n[None, :], axis=1)
+        if not (queries.dtype == tl.float32 and PRECISION == "ieee"):
+            queries = load_tile_apart(steps_at(q, q_strides, sequence, t, head), q_strides, slot, row, left, K)
+        nu += tl.sum(queries.to(tl.float32) * n[None, :], axis=1)
 
     between = tl.zeros((), tl.float32)
     for back in range(bound(before)):

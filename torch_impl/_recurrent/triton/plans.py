@@ -69,14 +69,14 @@ def plans(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> tup
     if first.part is not None:
         return (first,) if wide or gates > 3 else (first, first._replace(how=Launch(warps, stages - 1)))
     # Plans that spill are omitted: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage at H =
-    # 128.
+    # 128, sixteen rows of an sLSTM's 32-bit operands.
     most = (2 if first.block < RESIDENT else 1) if torch.version.hip else {16: 8, 64: 2}.get(first.block, 4)
     if gates > 3:
         most = min(most, 1 if first.block in (16, RESIDENT) else 2)
     # Two steps of three gates spill at H = 32, where four do not.
     unrolls = [unroll for unroll in (1, 2, 4, 8) if unroll <= most and (first.block, unroll, gates) != (32, 2, 3)]
     others = [first._replace(unroll=unroll) for unroll in unrolls if not wide]
-    if not wide or first.block == 16:
+    if not wide or (first.block == 16 and gates == 3):
         others.append(first._replace(rows=16, unroll=min(first.unroll, 2)))
     if first.block < RESIDENT:
         others.append(first._replace(how=Launch(warps, stages + 1)))
