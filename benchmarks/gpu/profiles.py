@@ -1,4 +1,4 @@
-"""How long each kernel of a forward and backward pass takes: ``python -m benchmarks.gpu.profiles [--json PATH]``.
+"""The time of each kernel of a forward and backward pass: ``python -m benchmarks.gpu.profiles [--json PATH]``.
 
 Times are those of PyTorch's profiler, means of `REPEATS` passes. Inputs are random, and gates remember.
 """

@@ -134,10 +134,10 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
         return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
-    eager = implementation.eager
+    eager, first = implementation.eager, min(law.usual, QUICK_ROWS)
     if dtype in HALF:
-        return QUICK_ROWS if eager or law.usual == EVERY else 0
-    return law.usual if eager or law.gradient else QUICK_ROWS
+        return first if eager or law.usual == EVERY else 0
+    return law.usual if eager or law.gradient else first
 
 
 @functools.lru_cache(maxsize=256)

@@ -234,13 +234,14 @@ def weights_gradient(
     state, state_strides, y, cu_seqlens, sequence_of, scale, du, dW, dbias, span, S, T, N, H,
     FORM: tl.constexpr, HAS_STATE: tl.constexpr, PACKED: tl.constexpr,
     BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_T: tl.constexpr,
-    OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Σ_t hᵀ du over ``span`` tokens for every gate, in float32: ``(chunks, N, H, H)``, a tile per program.
 
     For the last gate, ``scale`` multiplies h in the form "late" and du in the form "apart", in which ``dbias``
     ``(chunks, N, H)``, unless None, is the sum of what then multiplies h. The chunks are summed afterwards, in order,
-    so that the same call always gives the same bits.
+    so that the same call always gives the same bits. APART: whether h is loaded again where it is scaled, see
+    `load_apart`.
     """
     gates: tl.constexpr = len(du)
     tiles_i, tiles_j = tl.cdiv(H, BLOCK_I), tl.cdiv(H, BLOCK_J)
@@ -271,9 +272,10 @@ def weights_gradient(
             right = of_gate.to(OPERAND)
             if FORM == "late" and g == gates - 1:
                 here = ((token * N + head) * H)[None, :] + i[:, None]
-                again = states_before(y, state, state_strides, cu_seqlens, sequence_of, token[None, :], head,
+                if APART:
+                    h = states_before(y, state, state_strides, cu_seqlens, sequence_of, token[None, :], head,
                                       i.to(tl.int64)[:, None], read_i, S, T, N, H, HAS_STATE, PACKED, True)  # fmt: skip
-                left = narrow(tl.load(scale + here, mask=read_i, other=0.0) * again, OPERAND, PRECISION)
+                left = narrow(tl.load(scale + here, mask=read_i, other=0.0) * h, OPERAND, PRECISION)
             if FORM == "apart" and g == gates - 1:
                 scaled = tl.load(scale + at, mask=read_j, other=0.0) * of_gate.to(tl.float32)
                 right = narrow(scaled, OPERAND, PRECISION)

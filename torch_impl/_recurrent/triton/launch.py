@@ -353,7 +353,7 @@ def weight_gradients(
         **strided(3, state=None if r.initial is None else r.initial[0]), y=y, cu_seqlens=packing.cu_seqlens,
         sequence_of=packing.sequence_of, scale=scale, du=du, dW=dW, dbias=dbias, span=span, **shape.tokens,
         FORM=r.cell.form, HAS_STATE=r.initial is not None, PACKED=packing.cu_seqlens is not None, BLOCK_I=block,
-        BLOCK_J=block, BLOCK_T=tokens, STAGES=2, **operand.constants(),
+        BLOCK_J=block, BLOCK_T=tokens, STAGES=2, APART=capability(r.device) == 9, **operand.constants(),
     )  # fmt: skip
     pairs = [*zip(dW, r.weights, strict=True)] + ([] if r.bias is None else [(dbias, r.bias)])
     return [

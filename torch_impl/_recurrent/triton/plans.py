@@ -69,7 +69,7 @@ def plans(H: int, wide: bool, capability: int | None = 9, gates: int = 3) -> tup
     if first.part is not None:
         return (first,) if wide or gates > 3 else (first, first._replace(how=Launch(warps, stages - 1)))
     # Plans that spill are omitted: wide heads unrolled by much, sixteen rows of 32-bit operands, a third stage at H =
-    # 128, sixteen rows of an sLSTM's 32-bit operands.
+    # 128.
     most = (2 if first.block < RESIDENT else 1) if torch.version.hip else {16: 8, 64: 2}.get(first.block, 4)
     if gates > 3:
         most = min(most, 1 if first.block in (16, RESIDENT) else 2)
