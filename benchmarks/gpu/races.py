@@ -1,9 +1,9 @@
 """Pipelined loops in which a copy may overwrite what a product still reads, in the compiler's own intermediate code.
 
 Products of Hopper's tensor cores (``warp_group_dot``) run while the code that starts them goes on, until a wait leaves
-only so many of them pending. A pipelined loop copies the next iteration's operands into buffers meanwhile. Triton 3.6
-gives a load that something else than a product reads too one buffer less than it needs: results then depend on which is
-faster. No interpreter shows this, and few runs on hardware do.
+only so many of them pending. A pipelined loop copies the next iteration's operands into buffers meanwhile. Triton
+gives a load that something else than a product reads too one buffer less than it needs (triton-lang/triton#6691; seen
+in 3.6.0 and 3.9.0): results then depend on which is faster. No interpreter shows this, and few runs on hardware do.
 """
 
 import re

@@ -98,7 +98,7 @@ def test_what_is_refused() -> None:
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_race_is_seen(apart) -> None:
-    """A fault of Triton 3.6, which an H100 showed: a second use of a load takes a buffer away."""
+    """A fault of Triton (triton-lang/triton#6691), which an H100 showed: a second use of a load takes a buffer away."""
     import torch
 
     from benchmarks.gpu.aot_compile import Launched, compile_for
