@@ -4,8 +4,9 @@
 #   bash benchmarks/on_gpu.sh DIR [--seconds N] [--dry-run] [STAGE …]
 #
 # Stages, the most valuable first: versions calls captured kernels mlstm recurrent profiles device sanitize pallas
-# pallas-times tune large conformance pallas-conformance; and, if named, all-times composed tuned suite pallas-suite. Each
-# takes its share of the seconds that are left. DIR gets run.tgz (results and logs) and table.txt, both written again after every stage.
+# pallas-times tune large conformance pallas-conformance; and, if named, all-times composed tuned suite pallas-suite.
+# Each takes its share of the seconds that are left. DIR gets run.tgz (results and logs) and table.txt, both written
+# again after every stage.
 # A stage that fails does not end the run; the exit status is then 1, and 2 if the call is wrong.
 #
 # At home, `python -m benchmarks prove --from run.tgz` writes what the kernels have passed into the source tree: a file in

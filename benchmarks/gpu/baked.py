@@ -86,15 +86,7 @@ def bake_tests(cache: Path, folder: Path, *only: str) -> None:
     tests = TESTS / "torch" / "kernels"
     left_out = (f"--ignore={tests / name}" for name in ("test_interpreter.py", "test_aot.py", "test_launch.py"))
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "--confcutdir", str(tests), "-q"]
-    command += [
-        "--import-mode=importlib",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "benchmarks.gpu.baking",
-        *left_out,
-    ]
+    command += ["--import-mode=importlib", "--tb=no", "-pno:cacheprovider", "-pbenchmarks.gpu.baking", *left_out]
     environment = {**os.environ, "TRITON_CACHE_DIR": str(cache), "GATESPEC_STUB": str(folder)}
     done = subprocess.run([*command, *(only or [str(tests)])], env=environment, capture_output=True, text=True)
     # pytest's statuses: all passed, some failed.

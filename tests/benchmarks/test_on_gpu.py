@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -249,6 +250,16 @@ def test_the_whole_script_runs_dry(tmp_path) -> None:
     # A package to compare with that was not carried is a row that says so.
     rows = json.loads((tmp_path / "home" / "mlstm-mlstm_kernels.json").read_text())["rows"]
     assert any("is not installed" in (row["reason"] or "") for row in rows if not row["own"])
+
+
+def test_the_page_has_every_stage_with_its_share() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \| ([\d, ]+) \|", (ROOT / "docs" / "on-a-gpu.md").read_text(), re.MULTILINE)
+    found = {
+        name.strip("`"): float(share)
+        for names, shares in rows
+        for name, share in zip(names.split(", "), shares.split(", "), strict=True)
+    }
+    assert found == {name: one.share for name, one in STAGES.items() if one.usual}
 
 
 def test_every_stage_is_commands_that_exist(tmp_path) -> None:

@@ -96,9 +96,9 @@ def gradient_of(checker: Checker, case: FwbwCase | MLSTMCase) -> Expected:
 @pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", BY_BRANCH)
 def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, eager: bool) -> None:
-    kinks, elements = 0, 0
+    all_kinks, all_elements = 0, 0
     for dtype, seed, collector in runs(law_of(name), eager):
-        counts = Counter()
+        counts, kinks, elements = Counter(), 0, 0
         for case in collector.cases:
             expected = gradient_of(collector.checker, case)
             counts.update(expected.spread)
@@ -107,8 +107,10 @@ def test_each_branch_has_a_tenth_of_the_elements_and_kinks_are_rare(name: str, e
         shares = {branch: counts[branch] / steps for branch in ("above", "floor")}
         shares |= {branch: counts[branch] / attained for branch in ("carry", "write", "m0")}
         assert min(shares.values()) >= 0.1, (dtype, seed, shares)
-    # Of all runs together: one of a step in bfloat16 has 120 elements, of which those of a token share a normaliser.
-    assert kinks <= 0.01 * elements, (kinks, elements)
+        # One run of a step has 120 elements, of which the two of a token share a normaliser.
+        assert kinks <= max(0.01 * elements, 2), (dtype, seed, kinks, elements)
+        all_kinks, all_elements = all_kinks + kinks, all_elements + elements
+    assert all_kinks <= 0.01 * all_elements, (all_kinks, all_elements)
 
 
 @pytest.mark.parametrize("name", ["mlstm.eps_gradient", "mlstm_step.eps_gradient"])

@@ -24,6 +24,28 @@ REST = {"step", "cumulative", "decay", "decay_backward"}
 H16, H64, H256 = "B8 S4096 N85 H16", "B16 S1024 N12 H64", "B128 S128 N1 H256"
 
 
+SPILLED = {
+    ("gfx942", "normalisers", "mlstm K100 V72 odd", "bf16", 0, 4),
+    ("sm_100", "backward_resident", "gru reset after B16 S1024 N8 H128", "bf16", 0, 106),
+    ("sm_80", "backward_resident", "gru B8 S1024 N8 H32", "fp16", 0, 8),
+    ("sm_80", "backward_resident", "gru reset after B16 S1024 N12 H64", "fp16", 0, 24),
+    ("sm_80", "backward_resident", "gru reset after B8 S1024 N8 H32", "fp16", 0, 8),
+    ("sm_80", "backward_streamed", "slstm B128 S128 N1 H256", "bf16", 0, 24),
+    ("sm_80", "forward_resident", "slstm B8 S4096 N85 H16", "fp32", 0, 8),
+    ("sm_80", "forward_streamed", "slstm B16 S1024 N8 H128", "bf16", 0, 16),
+    ("sm_80", "forward_streamed", "slstm B16 S1024 N8 H128", "fp16", 0, 16),
+    ("sm_80", "memory_gradients", "mlstm K100 V72 odd", "fp32", 0, 8),
+    ("sm_90", "backward_resident", "gru reset after B16 S1024 N8 H128", "bf16", 0, 106),
+    ("sm_90", "backward_streamed", "slstm B16 S512 N8 H512", "bf16", 0, 40),
+    ("sm_90", "forward_resident", "gru reset after B8 S4096 N85 H16", "fp16", 5, 8),
+    ("sm_90", "forward_streamed", "slstm B16 S512 N8 H512", "bf16", 0, 32),
+    ("sm_90", "forward_streamed", "slstm B16 S512 N8 H512", "fp16", 0, 40),
+    ("sm_90", "gradients", "mlstm K100 V72 odd", "fp16", 0, 80),
+}
+"""What spills under Triton 3.6 although none should: target, kernel, call, dtype, plan, bytes a thread. None is of a
+shape for which the kernels of sm_90 are designed, but one that tuning may choose."""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "mlstm", "recurrent", "others"),
@@ -48,8 +70,8 @@ def test_aot_default_kernels_for_hopper(dtype, mlstm, recurrent, others, tmp_pat
 
 
 @pytest.mark.parametrize(("table", "triton", "plans"), [("aot-triton", "3.6.", 3), ("aot-triton-3.9", "3.9.", 1)])
-def test_the_committed_tables_hold_every_kernel_and_how_much_they_spill(table, triton, plans) -> None:
-    """On sm_90, the default plans of the shapes that the kernels are designed for spill nothing, and others a little.
+def test_the_committed_tables_hold_every_kernel_and_no_default_that_spills(table, triton, plans) -> None:
+    """Whatever the target, but for those that are known; under Triton 3.6, on sm_90 those that tuning may choose too.
 
     The table of the newest Triton has default plans alone.
     """
@@ -66,17 +88,14 @@ def test_the_committed_tables_hold_every_kernel_and_how_much_they_spill(table, t
         assert {entry["dtype"] for entry in mine} == set(DTYPES.values()), target
         assert len({entry["plan"] for entry in mine}) >= plans, target
         assert all(entry["fits"] for entry in mine), target
-    default = [entry for entry in kernels if entry["plan"] == 0]
-    designed = [
-        entry
-        for entry in default
-        if entry["target"] == "sm_90" and any(shape in entry["case"] for shape in ("K128 V256", H16, H64, H256))
-    ]
-    assert designed and [entry for entry in designed if entry["spills"]] == []
-    # Of the GRU of 128 units with the reset gate after the product, in bfloat16.
-    assert max(entry["spills"] for entry in default) <= 106
-    if plans > 1:
+    chosen = [entry for entry in kernels if entry["plan"] == 0 or entry["target"] == "sm_90"]
+    names = ("target", "kernel", "case", "dtype", "plan", "spills")
+    spilled = {tuple(entry[name] for name in names) for entry in chosen if entry["spills"]}
+    if table == "aot-triton":
+        assert spilled == SPILLED
         assert [entry for entry in kernels if entry["races"]] == []
+    else:
+        assert spilled == set()
 
 
 def test_what_is_refused() -> None:

@@ -107,8 +107,9 @@ def test_steps_leave_everything_finite_for_gates_of_any_size(size, device) -> No
 def test_sequences_are_exact_to_roundoff_however_large_the_gates(kind, size, tolerance, device) -> None:
     """Two blocks. The gradient of q is a small difference of large terms, so it has the wider tolerance.
 
-    On an H100, whose exp is off by 2 roundoffs, f of "shifted" has 4.6e-6, the largest error of all others.
+    Of the others, an H100 had 4.6e-6 at most (f of "shifted"); the interpreter has less than 4e-6.
     """
+    others = 4e-6 if device.type == "cpu" else 8e-6
     inputs = [x[:1] for x in large_gates.inputs(kind, size, S=40)]
     exact = [x.astype(np.float64) for x in inputs]
     dh = np.random.default_rng(0).normal(size=inputs[2].shape).astype(np.float32)
@@ -119,7 +120,7 @@ def test_sequences_are_exact_to_roundoff_however_large_the_gates(kind, size, tol
     found = torch.autograd.grad(h, tensors, torch.from_numpy(dh).to(device))
     for name, got in zip("qkvif", found, strict=True):
         error = np.abs(got.cpu().numpy() - gradients[name]).max() / np.abs(gradients[name]).max()
-        assert error < (tolerance if name == "q" else 8e-6), name
+        assert error < (tolerance if name == "q" else others), name
 
 
 @pytest.mark.parametrize("size", [1e8, 1e30])

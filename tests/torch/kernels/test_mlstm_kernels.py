@@ -103,9 +103,11 @@ class Case:
         assert error <= BOUND[self.dtype] * np.linalg.norm(exact[finite]) + 1e-30, (name, error)
 
 
-CLOSE = {torch.float32: 1e-4, torch.float16: 1.5e-3, torch.bfloat16: 1e-2}
-"""Bounds of gates that are no extremes. float32's is one of conditioning: dq and dk are dominated by the few steps
-whose normaliser is next to 0, and the composed backend is off by 3.8e-5."""
+CLOSE = {torch.float32: 5e-6, torch.float16: 1.5e-3, torch.bfloat16: 1e-2}
+"""Bounds of gates that are no extremes."""
+MANY_HEADS = 1e-4
+"""float32's bound on a GPU, where gradients are dominated by the few of many steps whose normaliser is next to 0: of
+dq the composed backend is off by 3.8e-5 there."""
 
 
 @pytest.mark.grid
@@ -118,6 +120,8 @@ def test_sizes_that_people_use_give_the_same_bits_twice(K, V, dtype, device, mon
     h, last, gradients = case.run()
     monkeypatch.setitem(BOUND, dtype, CLOSE[dtype])
     case.near(h, case.h, "h")
+    if device.type == "cuda" and dtype is torch.float32:
+        monkeypatch.setitem(BOUND, dtype, MANY_HEADS)
     for name, found in zip("qkvif", gradients, strict=False):
         case.near(found, case.gradients[name], f"d{name}")
     for _ in range(3 if device.type == "cuda" else 1):

@@ -66,10 +66,13 @@ def test_scans_keep_infinities_where_they_are(device) -> None:
     ],
 )
 def test_strides(x, device) -> None:
-    """On a GPU a sum of other strides may be compiled with another order of its terms."""
+    """On a GPU a sum of other strides may be compiled with another order of its terms, as an H100 showed."""
     x = x.to(device)
     for function in (scan.rev_cumsum, decay.causal_forget_matrix):
-        near(function(x), function(x.contiguous()).double().cpu().numpy(), x.dtype)
+        found, contiguous = function(x), function(x.contiguous())
+        if device.type == "cpu":
+            assert torch.equal(found, contiguous)
+        near(found, contiguous.double().cpu().numpy(), x.dtype)
 
 
 @pytest.mark.parametrize("dtype", BOUND)
