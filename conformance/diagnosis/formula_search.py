@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from conformance.formulas import formulas_of, pairs_of, ranged
 from conformance.formulas.formula import Formula
 from conformance.formulas.judged import WRONG, Clock, Judged
 from conformance.formulas.recognition import matches, recognised
+from conformance.formulas.rows import formulas_of_rows, in_value
 from conformance.operations import Operation
 
 SECONDS = 12.0
@@ -85,6 +87,21 @@ class FormulaSearch:
         trials = [judged, *self.experiments.similar(judged, happens)]
         found = (ranged(self.operation, above=each.above, factor=each.factor, bound=each.bound) for each in ranges)
         return self._first(itertools.chain.from_iterable(found), trials)
+
+    def of_rows(self, judged: Judged, happens: Happens) -> Formula | None:
+        """The row that the target equals on this case and on similar ones: the specification with a line changed."""
+        if judged.problem:
+            return None
+        alike, rich = self._alike(judged, happens)
+        trials = alike if rich is None else [*alike, rich]
+        for formula in self._timed(formulas_of_rows(self.operation)):
+            # A changed line need not run on every call.
+            with suppress(Exception):
+                if recognised([formula], trials) is not None:
+                    return formula
+                if judged.value == WRONG and recognised([formula], trials, outputs_alone=True) is not None:
+                    return in_value(formula)
+        return None
 
     def _pair(self, exact: Sequence[Formula], judged: Judged, trials: Sequence[Judged]) -> Formula | None:
         """Two formulas at once that the target equals on all trials."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from conformance.formulas import decay, gru, mlstm, slstm
 from conformance.formulas.formula import Forms, Formula
+from conformance.formulas.rows import formulas_of_rows, in_value
 from conformance.operations import Operation
 
 _FORMS: dict[str, Forms] = {
@@ -50,7 +51,11 @@ def _ranged_of_name(operation: Operation, name: str) -> list[Formula]:
 
 
 def formula_named(operation: Operation, name: str, chunk_size: int | None = None) -> Formula | None:
-    """A known formula, a pair of formulas, or a pair with a gradient of its own, by its name."""
+    """A row, a known formula, a pair of formulas, or a pair with a gradient of its own, by its name."""
+    for row in formulas_of_rows(operation):
+        for each in (row, in_value(row)):
+            if each.name == name:
+                return each
     found = (*formulas_of(operation, chunk_size), *_ranged_of_name(operation, name))
     pairs = pairs_of(operation, itertools.permutations(found, 2))
     of_value = [formula for formula in found if formula.changes_value]
@@ -63,5 +68,6 @@ def formula_named(operation: Operation, name: str, chunk_size: int | None = None
 def pairs_of(operation: Operation, formulas: Iterable[tuple[Formula, Formula]]) -> Iterator[Formula]:
     """Two formulas at once, for each pair that has a meaning."""
     forms = _FORMS.get(operation.about)
-    both = (None if forms is None else forms.combined(first, second) for first, second in formulas)
+    several = ((first, second) for first, second in formulas if first.change and second.change)
+    both = (None if forms is None else forms.combined(first, second) for first, second in several)
     return (formula for formula in both if formula is not None)

@@ -15,9 +15,9 @@ from conformance.frameworks.targets import load
 from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
 from conformance.laws import law_of
-from tests.suite.mutants.mutant import Mutant, mutants
+from conformance.rows.row import Row, changes
 
-JAX_FAULTS = mutants("""
+JAX_FAULTS = changes("""
     @ mlstm _mlstm/sequence_parallel.py incoming
 
     summaries combined in the wrong order
@@ -40,7 +40,7 @@ JAX_FAULTS = mutants("""
     - (indices(arguments.B) == of_first) & (cu_seqlens[of_first] < begin)
     + indices(arguments.B) == of_first
 """)
-TORCH_FAULTS = mutants("""
+TORCH_FAULTS = changes("""
     @ mlstm _mlstm/sequence_parallel.py incoming
 
     summaries combined in the wrong order
@@ -82,7 +82,7 @@ def mlstm(*arrays, sequence_group=None, **options):
 """
 
 
-def with_fault(module: ModuleType, fault: Mutant) -> ModuleType:
+def with_fault(module: ModuleType, fault: Row) -> ModuleType:
     """A copy of a module that has the fault in it; nobody uses it yet."""
     assert module.__file__ is not None
     copy = ModuleType(module.__name__)

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 import reference
 from conformance.base.options import RunOptions
 from conformance.laws import all_laws
+from conformance.rows import ROWS
+from conformance.rows.row import Row, changes
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
-from tests.suite.mutants.all_rows import MUTANTS
-from tests.suite.mutants.mutant import Mutant, mutants
 from tests.suite.mutants.planting import TENSOR_OPERATIONS, Setting
 from tests.suite.mutants.score import SCORE, first_broken, sample, score
 from tests.suite.mutants.visibility import why_unseen
@@ -23,7 +23,7 @@ SAMPLE = 12
 ROTATION = 3
 """Another number tries another sample."""
 
-(HARMLESS,) = mutants("""
+(HARMLESS,) = changes("""
     @ gru _gru.py _times
 
     no fault
@@ -37,30 +37,30 @@ def committed(setting: Setting = Setting.SPECIFICATION) -> dict:
 
 
 def test_there_are_enough_mutants_of_every_operation() -> None:
-    assert len(MUTANTS) >= 60
+    assert len(ROWS) >= 60
     operations = {law.op for law in (*all_laws(), *calls())}
-    assert {mutant.op for mutant in MUTANTS} <= operations
-    assert operations - {mutant.op for mutant in MUTANTS} == set(), "an operation has laws and no mutant"
+    assert {mutant.op for mutant in ROWS} <= operations
+    assert operations - {mutant.op for mutant in ROWS} == set(), "an operation has laws and no mutant"
 
 
 def test_no_two_mutants_are_alike() -> None:
-    assert len({(mutant.op, mutant.name) for mutant in MUTANTS}) == len(MUTANTS)
-    assert len({mutant.digest for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({(mutant.op, mutant.name) for mutant in ROWS}) == len(ROWS)
+    assert len({mutant.digest for mutant in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.op}: {mutant.name}")
-def test_a_row_applies(mutant: Mutant) -> None:
+@pytest.mark.parametrize("mutant", ROWS, ids=lambda mutant: f"{mutant.op}: {mutant.name}")
+def test_a_row_applies(mutant: Row) -> None:
     text = (Path(reference.__file__).parent / mutant.module).read_text(encoding="utf-8")
     changed = mutant.applied(text)
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
 
 
 def test_a_row_that_has_rotted_says_so() -> None:
-    def rotten(replace: str, function: str = "f") -> Mutant:
-        return Mutant(op="gru", name="rotten", module="_gru.py", function=function, replace=replace, by="0")
+    def rotten(replace: str, function: str = "f") -> Row:
+        return Row(op="gru", name="rotten", module="_gru.py", function=function, replace=replace, by="0")
 
     source = "def f(x):\n    y = x + 1\n    return y * (x + 1)\n"
-    with pytest.raises(ValueError, match=r"mutant 'rotten': what it replaces stands 0 times in f of _gru\.py"):
+    with pytest.raises(ValueError, match=r"row 'rotten': what it replaces stands 0 times in f of _gru\.py"):
         rotten("x + 2").applied(source)
     with pytest.raises(ValueError, match="stands 2 times"):
         rotten("x + 1").applied(source)
@@ -71,20 +71,20 @@ def test_a_row_that_has_rotted_says_so() -> None:
 def test_the_committed_score_is_of_the_present_rows_and_whole() -> None:
     found = committed()
     rows = [(row["op"], row["name"], row["digest"]) for row in found["rows"]]
-    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS]
+    here = [(mutant.op, mutant.name, mutant.digest) for mutant in ROWS]
     assert rows == here, "run `make mutants` again"
-    assert (found["score"], found["caught"], found["mutants"]) == (1.0, len(MUTANTS), len(MUTANTS))
+    assert (found["score"], found["caught"], found["mutants"]) == (1.0, len(ROWS), len(ROWS))
     assert found["seeds"] == list(range(10)) and found["needed"] == 9
     assert found["examples"] == RunOptions().examples
     assert all(row["caught"] >= 9 for row in found["rows"])
-    assert set(found["unmutated"]) == {mutant.op for mutant in MUTANTS}
+    assert set(found["unmutated"]) == {mutant.op for mutant in ROWS}
     assert not any(found["unmutated"].values())
 
 
 @pytest.mark.parametrize("setting", [Setting.REFUSING, Setting.TENSORS], ids=lambda setting: setting.value)
 def test_a_committed_score_of_what_can_be_seen_has_all_faults_of_its_operations(setting: Setting) -> None:
     found = committed(setting)
-    here = [(mutant.op, mutant.name, mutant.digest) for mutant in MUTANTS if mutant.op in TENSOR_OPERATIONS]
+    here = [(mutant.op, mutant.name, mutant.digest) for mutant in ROWS if mutant.op in TENSOR_OPERATIONS]
     told = [(row["op"], row["name"], row["digest"]) for row in (*found["rows"], *found["unseen"])]
     assert sorted(told) == sorted(here), "run `make mutants-adapted` again"
     assert found["caught"] == found["mutants"] == len(found["rows"]) and found["score"] == 1.0
@@ -103,11 +103,11 @@ def test_the_page_tells_the_committed_scores() -> None:
 def test_hardly_a_mutant_is_caught_by_a_crash_alone() -> None:
     # A wrong shape or label may well raise further on; a fault that does nothing else tests no law.
     crashes = [(row["op"], row["name"]) for row in committed()["rows"] if row["raised"] == row["caught"]]
-    assert 20 * len(crashes) <= len(MUTANTS), crashes
+    assert 20 * len(crashes) <= len(ROWS), crashes
 
 
-@pytest.mark.parametrize("mutant", sample(MUTANTS, SAMPLE, ROTATION), ids=lambda mutant: f"{mutant.op}: {mutant.name}")
-def test_a_mutant_is_caught(mutant: Mutant) -> None:
+@pytest.mark.parametrize("mutant", sample(ROWS, SAMPLE, ROTATION), ids=lambda mutant: f"{mutant.op}: {mutant.name}")
+def test_a_mutant_is_caught(mutant: Row) -> None:
     # What broke when the score was measured goes first: only where it has ceased to are all the others tried.
     recorded = next((row["laws"] for row in committed()["rows"] if row["digest"] == mutant.digest), ())
     broken = first_broken(mutant, RunOptions(ops=(mutant.op,), shrink_seconds=0.0), tuple(recorded))
@@ -127,9 +127,9 @@ def test_a_loop_on_tensors_without_a_fault_breaks_no_law(op: str) -> None:
 
 
 def test_why_a_fault_cannot_be_seen_is_told() -> None:
-    unseen = [row for row in MUTANTS if row.op == "rev_cumsum_off" and "backward" in row.function]
+    unseen = [row for row in ROWS if row.op == "rev_cumsum_off" and "backward" in row.function]
     assert why_unseen(unseen[0], Setting.REFUSING) is None
-    backward = next(row for row in MUTANTS if row.function == "rev_cumsum_backward")
+    backward = next(row for row in ROWS if row.function == "rev_cumsum_backward")
     steps = {"replace": "range(y.shape[-1] - 1)", "by": "range(0, y.shape[-1] - 1)"}
     harmless = replace(backward, function="rev_cumsum", **steps)
     assert why_unseen(harmless, Setting.REFUSING) == "no served call has another value or gradient"

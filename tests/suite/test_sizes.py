@@ -21,10 +21,10 @@ from conformance.judge.selection import agenda, options_of
 from conformance.laws import EVERY, FEW, all_laws
 from conformance.operations import OPERATIONS
 from conformance.oracle import _long, _packed
+from conformance.rows.row import Row
+from conformance.rows.sizes import ROWS
 from conformance.tolerance.budget import Precision
-from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import planted
-from tests.suite.mutants.rows.sizes import ROWS
 
 TABLES = {name: table for name, table in vars(_usual).items() if isinstance(table, _usual.Sizes)}
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
@@ -95,7 +95,7 @@ def test_the_diagnosis_names_the_size(letter: str, limit: int, where: str) -> No
     assert any(where in each and f"The {aspect} of mlstm is wrong" in each for each in said), said
 
 
-def _caught_quickly(mutant: Mutant) -> bool:
+def _caught_quickly(mutant: Row) -> bool:
     options = RunOptions(ops=(mutant.op,), quick=True, examples=QUICK_EXAMPLES, shrink_seconds=0.0)
     with planted(mutant) as implementation:
         runner = Runner(implementation, options)

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from conformance.base.options import EXAMPLES
-from tests.suite.mutants.all_rows import MUTANTS
-from tests.suite.mutants.mutant import Mutant
+from conformance.rows import ROWS
+from conformance.rows.row import Row
 from tests.suite.mutants.planting import TENSOR_OPERATIONS, Setting
 from tests.suite.mutants.score import SEEDS, Score, document, in_order, needed, sample, scores
 
@@ -78,17 +78,17 @@ def mutants_command(
     raise SystemExit(0 if all(one.passes for one in found) else 1)
 
 
-def select(ops: Sequence[str] = (), names: Sequence[str] = ()) -> list[Mutant]:
+def select(ops: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row]:
     """The mutants that the command line keeps.
 
     Raises:
         UsageError: there are none.
     """
-    known = dict.fromkeys(mutant.op for mutant in MUTANTS)
+    known = dict.fromkeys(mutant.op for mutant in ROWS)
     for op in ops:
         if op not in known:
             raise click.UsageError(f"there is no mutant of {op!r}; name one of {', '.join(known)} after --op")
-    kept = [mutant for mutant in MUTANTS if not ops or mutant.op in ops]
+    kept = [mutant for mutant in ROWS if not ops or mutant.op in ops]
     for name in names:
         if not any(name in mutant.name for mutant in kept):
             of = f" of {' or '.join(ops)}" if ops else ""
@@ -100,7 +100,7 @@ def select(ops: Sequence[str] = (), names: Sequence[str] = ()) -> list[Mutant]:
 
 def _collect(
     console: Console,
-    chosen: Sequence[Mutant],
+    chosen: Sequence[Row],
     seeds: tuple[int, ...],
     examples: int,
     jobs: int,

@@ -2,24 +2,21 @@
 
 import ast
 import importlib
-import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 
-import reference
 from conformance.frameworks.implementation import Implementation
 from conformance.frameworks.targets import load
+from conformance.rows.row import Row
+from conformance.specification.changed import importable, renamed, write_copy
 from tests.calls.packages import adapted
-from tests.suite.mutants.mutant import Mutant
 
 NAME = "mutated_reference"
 """The package that the copy is imported as, while it lasts."""
 
-_IMPORT = re.compile(r"^(\s*(?:from|import)) reference\b", re.MULTILINE)
 _HERE = Path(__file__).parent
 
 
@@ -58,22 +55,20 @@ TENSOR_STEPS = {"mlstm": 70, "gru": 70}
 _ADAPTERS = {Setting.REFUSING: "refusing_adapter.py", Setting.TENSORS: "tensor_adapter.py"}
 
 
-def copy_of_reference(directory: Path, mutant: Mutant | None, setting: Setting = Setting.SPECIFICATION) -> None:
+def copy_of_reference(directory: Path, row: Row | None, setting: Setting = Setting.SPECIFICATION) -> None:
     """Write a package `NAME` into ``directory``: the reference, with a fault or without."""
-    package = directory / NAME
-    package.mkdir()
-    for path in sorted(Path(reference.__file__).parent.glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if mutant is not None and path.name == mutant.module:
-            text = mutant.applied(text)
-        if setting is Setting.TENSORS and path.name in TENSOR_MODULES:
-            text = _on_tensors(text)
-        if setting is Setting.TENSORS and path.name == "_arrays.py":
-            text = (_HERE / "tensor_framework.py").read_text(encoding="utf-8")
-        (package / path.name).write_text(_IMPORT.sub(rf"\1 {NAME}", text), encoding="utf-8")
+
+    def edit(file: str, text: str) -> str:
+        if setting is Setting.TENSORS and file in TENSOR_MODULES:
+            return _on_tensors(text)
+        if setting is Setting.TENSORS and file == "_arrays.py":
+            return (_HERE / "tensor_framework.py").read_text(encoding="utf-8")
+        return text
+
+    write_copy(directory, NAME, row, edit)
     if setting in _ADAPTERS:
         adapter = (_HERE / _ADAPTERS[setting]).read_text(encoding="utf-8")
-        (directory / f"adapted_{NAME}.py").write_text(_IMPORT.sub(rf"\1 {NAME}", adapter), encoding="utf-8")
+        (directory / f"adapted_{NAME}.py").write_text(renamed(adapter, NAME), encoding="utf-8")
 
 
 class _TensorMethods(ast.NodeTransformer):
@@ -97,20 +92,14 @@ def _on_tensors(text: str) -> str:
 
 
 @contextmanager
-def planted(mutant: Mutant | None, setting: Setting = Setting.SPECIFICATION) -> Iterator[Implementation]:
+def planted(mutant: Row | None, setting: Setting = Setting.SPECIFICATION) -> Iterator[Implementation]:
     """The mutated copy, or one without a fault, as an implementation; nothing of it is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="gatespec-mutant-") as directory:
         copy_of_reference(Path(directory), mutant, setting)
-        sys.path.insert(0, directory)
-        importlib.invalidate_caches()
         target = NAME if setting is Setting.SPECIFICATION else f"adapted_{NAME}"
-        try:
+        with importable(Path(directory), NAME, f"adapted_{NAME}"):
             if setting is Setting.SPECIFICATION:
                 copied = importlib.import_module(target)
                 yield adapted("numpy", target, {name: getattr(copied, name) for name in copied.__all__})
             else:
                 yield load(target, "torch" if setting is Setting.TENSORS else "numpy", "cpu")
-        finally:
-            sys.path.remove(directory)
-            for module in [name for name in sys.modules if name.partition(".")[0] in (NAME, f"adapted_{NAME}")]:
-                del sys.modules[module]

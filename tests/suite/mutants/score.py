@@ -20,9 +20,9 @@ from conformance.judge.runner import Runner
 from conformance.judge.selection import agenda
 from conformance.laws import all_laws
 from conformance.operations import ABOUT
+from conformance.rows import ROWS
+from conformance.rows.row import Row
 from tests.calls.registry import all_laws as calls
-from tests.suite.mutants.all_rows import MUTANTS
-from tests.suite.mutants.mutant import Mutant
 from tests.suite.mutants.planting import TENSOR_STEPS, Setting, planted
 from tests.suite.mutants.visibility import why_unseen
 
@@ -51,7 +51,7 @@ class Score:
         unseen: why the fault cannot be seen in the setting, and no law was tried; None if it can be.
     """
 
-    mutant: Mutant | None
+    mutant: Row | None
     op: str
     seeds: tuple[int, ...]
     broken: tuple[str | None, ...]
@@ -88,7 +88,7 @@ transforms or messages."""
 
 
 def first_broken(
-    mutant: Mutant | None,
+    mutant: Row | None,
     settings: RunOptions,
     first: Sequence[str] = (),
     setting: Setting = Setting.SPECIFICATION,
@@ -135,7 +135,7 @@ def label(law: Any, dtype: str) -> str:
 
 
 def score(
-    mutant: Mutant | None,
+    mutant: Row | None,
     op: str,
     seeds: tuple[int, ...],
     examples: int = EXAMPLES,
@@ -175,7 +175,7 @@ def _recorded() -> dict[str, tuple[str, ...]]:
 
 
 def scores(
-    mutants: Sequence[Mutant],
+    mutants: Sequence[Row],
     seeds: tuple[int, ...],
     examples: int,
     jobs: int,
@@ -189,14 +189,14 @@ def scores(
     """
     ops = dict.fromkeys(mutant.op for mutant in mutants)
     # The copies without a fault take longest: no law breaks, and all are tried.
-    tasks: list[tuple[Mutant | None, str]] = [*((None, op) for op in ops), *((mutant, mutant.op) for mutant in mutants)]
+    tasks: list[tuple[Row | None, str]] = [*((None, op) for op in ops), *((mutant, mutant.op) for mutant in mutants)]
     context = multiprocessing.get_context("spawn")
     with _one_thread_each(), context.Pool(jobs, maxtasksperchild=COPIES_OF_A_PROCESS) as pool:
         with_seeds = [(mutant, op, seeds[:unmutated] if mutant is None else seeds) for mutant, op in tasks]
         yield from pool.imap_unordered(_scored, [(*task, examples, setting) for task in with_seeds])
 
 
-def _scored(task: tuple[Mutant | None, str, tuple[int, ...], int, Setting]) -> Score:
+def _scored(task: tuple[Row | None, str, tuple[int, ...], int, Setting]) -> Score:
     return score(*task)
 
 
@@ -215,11 +215,11 @@ def _one_thread_each() -> Iterator[None]:
 
 def in_order(found: Sequence[Score]) -> list[Score]:
     """Copies without a fault first, then the mutants as their rows stand."""
-    rows = {mutant: number for number, mutant in enumerate(MUTANTS)}
+    rows = {mutant: number for number, mutant in enumerate(ROWS)}
     return sorted(found, key=lambda one: (-1, one.op) if one.mutant is None else (rows[one.mutant], one.op))
 
 
-def sample(mutants: Sequence[Mutant], count: int, rotation: int = 0) -> list[Mutant]:
+def sample(mutants: Sequence[Row], count: int, rotation: int = 0) -> list[Row]:
     """``count`` mutants spread evenly over the rows, another choice for every ``rotation``."""
     total = len(mutants)
     count = min(count, total)

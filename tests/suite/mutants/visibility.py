@@ -18,7 +18,7 @@ from conformance.frameworks.implementation import Implementation
 from conformance.judge.draws import sampled
 from conformance.laws import FEW
 from conformance.operations import OPERATIONS
-from tests.suite.mutants.mutant import Mutant
+from conformance.rows.row import Row
 from tests.suite.mutants.planting import NAME, TENSOR_MODULES, TENSOR_OPERATIONS, TENSOR_STEPS, Setting, planted
 
 CASES = 150
@@ -46,7 +46,7 @@ _SUMS = ("rev_cumsum", "rev_cumsum_off")
 _MLSTM_GATES = ("ordinary", "remembering", "saturated", "resets", "closed", "low m", "changing", "mixed")
 
 
-def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
+def why_unseen(mutant: Row, setting: Setting) -> str | None:
     """Why a fault cannot be seen in a setting; None if it can be.
 
     It is seen where a value or a gradient of a served call differs from that of the copy without the fault, in float64.
@@ -75,7 +75,7 @@ def why_unseen(mutant: Mutant, setting: Setting) -> str | None:
     return DOES_NOT_RUN if raises else "no served call has another value or gradient"
 
 
-def _is_entered(mutant: Mutant, setting: Setting) -> bool:
+def _is_entered(mutant: Row, setting: Setting) -> bool:
     """Whether any of the calls reaches the function in which the fault is."""
     entered = set().union(*(_expected(mutant.op, setting, part)[1] for part in range(len(_parts(mutant.op, setting)))))
     own = (mutant.module, mutant.function)
@@ -100,7 +100,7 @@ def _expected(op: str, setting: Setting, part: int) -> tuple[list[Any], frozense
     return answers, frozenset((path.name, name) for path, name in paths if path.parent.name == NAME)
 
 
-def _answers(mutant: Mutant | None, op: str, setting: Setting, part: int) -> list[Any]:
+def _answers(mutant: Row | None, op: str, setting: Setting, part: int) -> list[Any]:
     with planted(mutant, setting) as implementation:
         return [_answer(implementation, *call) for call in _parts(op, setting)[part]]
 

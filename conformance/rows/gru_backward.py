@@ -1,8 +1,8 @@
 """Faults of the GRU's gradient: its clipping, its paths, its groups."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ gru _gru.py gru_backward
 
     clipped after dy is added

@@ -1,8 +1,8 @@
 """Faults of gradient accumulation."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ accumulate_gradients _accumulate.py _scan
 
     sum for the mean in the scan

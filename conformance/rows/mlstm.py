@@ -1,8 +1,8 @@
 """Faults of the mLSTM's value, step by step: its memory, its normaliser, its packing."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ mlstm _mlstm.py _write
 
     the stabiliser is not the maximum

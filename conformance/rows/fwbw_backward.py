@@ -1,8 +1,8 @@
 """Faults of the fwbw interface's backward pass."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ fwbw _fwbw.py fwbw_backward
 
     normaliser treated as a constant in the gradient
@@ -72,7 +72,7 @@ ROWS = mutants("""
     - di.reshape(ctx.gate_shapes[0])
     + di
 
-    zeros for the gradients of a state that there is not
+    zeros for the gradients of a state that was not given
     - (None, None, None)
     + (0 * dC, 0 * dn, 0 * dm)
 

@@ -1,8 +1,8 @@
 """Faults of the decay matrices."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ causal_forget_matrix _decay.py causal_forget_matrix
 
     difference of two cumulative sums

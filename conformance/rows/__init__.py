@@ -1,7 +1,10 @@
-"""All mutants, in the order of the operations."""
+"""The changed lines of the specification, in the order of the operations.
 
-from tests.suite.mutants.mutant import Mutant
-from tests.suite.mutants.rows import (
+Each row is a fault that somebody might make. Planted in a copy of the specification, it scores the laws: one of them
+must break. Computed on the arguments of a call that a target got wrong, it names what the target computes.
+"""
+
+from conformance.rows import (
     accumulate,
     calls,
     decay,
@@ -20,8 +23,9 @@ from tests.suite.mutants.rows import (
     sizes,
     slstm,
 )
+from conformance.rows.row import Row
 
-_FAMILIES = (
+_FILES = (
     scan,
     decay,
     mlstm,
@@ -41,4 +45,4 @@ _FAMILIES = (
     sizes,
 )
 
-MUTANTS: tuple[Mutant, ...] = tuple(mutant for family in _FAMILIES for mutant in family.ROWS)
+ROWS: tuple[Row, ...] = tuple(row for file in _FILES for row in file.ROWS)

@@ -1,8 +1,8 @@
 """Faults of the sLSTM: its gates, its stabiliser, its memory, its gradient, and a single step of it."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ slstm _slstm.py _step
 
     empty memory of m = 0 once any unit has written

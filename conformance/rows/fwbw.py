@@ -1,8 +1,8 @@
 """Faults of the fwbw interface's forward pass: its chunks, its switches, its context."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ fwbw _fwbw.py _chunks
 
     remainder of a chunk dropped

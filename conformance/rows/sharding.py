@@ -1,8 +1,8 @@
 """Faults of what one device of a mesh sees."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ split_array_over_mesh _sharding.py split_array_over_mesh
 
     negative axis taken for the first

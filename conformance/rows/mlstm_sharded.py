@@ -1,8 +1,8 @@
 """Faults of the mLSTM over shards of sequences."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ mlstm_sharded _mlstm_sharded.py combine_mlstm_summaries
 
     summaries combined in the wrong order

@@ -1,8 +1,8 @@
 """Faults of the checks: what ought to be refused is accepted, or refused with the wrong error or words."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ rev_cumsum arguments.py check_scan
 
     integers are accepted
@@ -67,7 +67,7 @@ ROWS = mutants("""
 
     @ mlstm _call.py Call.gates
 
-    gates in float64 beside float32 values are accepted
+    gates in float64 with float32 values are accepted
     - (name, "float32") if name in ("float16", "bfloat16") else (name,)
     + (name, "float32", "float64")
 
@@ -132,7 +132,7 @@ ROWS = mutants("""
 
     @ stack_params arguments.py _check_mask
 
-    mask of a device that there is not is accepted
+    mask of an unknown device is accepted
     - not 0 <= kept < shards
     + False
 """)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.suite.mutants.mutant import Mutant, mutants
+from conformance.rows.row import Row, changes
 
 _SEQUENCES = """
     @ {op} {module} {op}
@@ -77,17 +77,17 @@ _RECURRENCES = {
 }
 
 
-def _rows() -> Iterator[Mutant]:
+def _rows() -> Iterator[Row]:
     for op, place in _RECURRENCES.items():
         for template, limits in ((_SEQUENCES, (4, 8)), (_PACKED, (5, 8)), (_HEADS, (4, 8)), (_FEATURES, (64, 128))):
             for limit in limits:
-                yield from mutants(template.format(op=op, limit=limit, **place))
+                yield from changes(template.format(op=op, limit=limit, **place))
     for limit in (64, 128):
-        yield from mutants(_KEYS.format(limit=limit))
-        yield from mutants(_KEY_GRADIENTS.format(limit=limit))
-    yield from mutants(_FEATURES.format(op="gru", limit=16, **_RECURRENCES["gru"]))
-    yield from mutants(_STEPS.format(op="rev_cumsum", module="_scan.py", result="y", output="y", limit=2048))
-    yield from mutants(_MATRIX.format(limit=256))
+        yield from changes(_KEYS.format(limit=limit))
+        yield from changes(_KEY_GRADIENTS.format(limit=limit))
+    yield from changes(_FEATURES.format(op="gru", limit=16, **_RECURRENCES["gru"]))
+    yield from changes(_STEPS.format(op="rev_cumsum", module="_scan.py", result="y", output="y", limit=2048))
+    yield from changes(_MATRIX.format(limit=256))
 
 
 ROWS = tuple(_rows())

@@ -1,8 +1,8 @@
 """Faults of the mLSTM's gradient."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ mlstm _mlstm.py _backward
 
     normaliser treated as a constant in the gradient

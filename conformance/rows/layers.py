@@ -1,8 +1,8 @@
 """Faults of the layers `GRU` and `mLSTMBackendFwbw`."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ GRU _modules.py GRU.__call__
 
     projection split in the order x, r, f

@@ -1,8 +1,8 @@
 """Faults of a single step of the mLSTM."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ mlstm_step _mlstm.py mlstm_step
 
     eps ignored

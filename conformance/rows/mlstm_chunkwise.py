@@ -1,8 +1,8 @@
 """Faults of the mLSTM's parallel and chunkwise forms: they show where a chunk size is asked for."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ mlstm _mlstm.py mlstm_chunkwise
 
     remainder of a chunk dropped

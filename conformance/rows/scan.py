@@ -1,8 +1,8 @@
 """Faults of the reverse cumulative sums."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ rev_cumsum _scan.py rev_cumsum
 
     output is the input's memory
@@ -19,7 +19,7 @@ ROWS = mutants("""
     - return y
     + return np.flip(np.cumsum(np.flip(y), axis=-1), axis=-1)
 
-    total less the sum of what came before
+    total less the sum of the earlier steps
     - for t in reversed(range(y.shape[-1] - 1)):
     -     y[..., t] += y[..., t + 1]
     - return y

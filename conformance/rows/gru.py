@@ -1,8 +1,8 @@
 """Faults of the GRU's value: its gates, its heads, its packing."""
 
-from tests.suite.mutants.mutant import mutants
+from conformance.rows.row import changes
 
-ROWS = mutants("""
+ROWS = changes("""
     @ gru _gru.py _gates
 
     reset gate after the product

@@ -1,4 +1,4 @@
-"""A fault as data: which piece of the specification's syntax is replaced, and by what."""
+"""A changed line of the specification as data: which piece of its syntax is replaced, and by what."""
 
 import ast
 import copy
@@ -12,14 +12,14 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mutant:
+class Row:
     """A change that makes the specification wrong.
 
     Syntax is compared, not text: a row survives a reformatting of the specification and of itself.
 
     Attributes:
         op: the operation whose laws ought to break.
-        name: what is wrong, in words; no two mutants of one operation share it.
+        name: what is wrong, in words; no two rows of one operation share it.
         module: the file of `reference`, ``_mlstm.py``.
         function: the function (or method, ``Call.packing``) inside which the change is made; "" for the module itself.
         replace: an expression, or consecutive statements, that stand in that function exactly once, so that a row
@@ -49,7 +49,7 @@ class Mutant:
         tree = ast.parse(text)
         scope = _function(tree, self.function)
         if scope is None:
-            raise ValueError(f"mutant {self.name!r}: {self.module} has no function {self.function}")
+            raise ValueError(f"row {self.name!r}: {self.module} has no function {self.function}")
         old, new = _parsed(self.replace), _parsed(self.by)
         if _is_expression(old) and _is_expression(new):
             found = _replace_expressions(scope, old[0].value, new[0].value)
@@ -57,11 +57,11 @@ class Mutant:
             found = _replace_statements(scope, old, new)
         if found != 1:
             where = f"{self.function} of {self.module}" if self.function else self.module
-            raise ValueError(f"mutant {self.name!r}: what it replaces stands {found} times in {where}")
+            raise ValueError(f"row {self.name!r}: what it replaces stands {found} times in {where}")
         return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def mutants(text: str) -> tuple[Mutant, ...]:
+def changes(text: str) -> tuple[Row, ...]:
     """Faults that are written like a difference between two files.
 
     Args:
@@ -78,7 +78,7 @@ def mutants(text: str) -> tuple[Mutant, ...]:
         old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
         new = re.sub(r"^( *)\.\.\.$", lambda indent, old=old: textwrap.indent(old, indent[1]), new, flags=re.MULTILINE)
         op, module, function = place
-        found.append(Mutant(op=op, name=name, module=module, function=function, replace=old, by=new))
+        found.append(Row(op=op, name=name, module=module, function=function, replace=old, by=new))
     return tuple(found)
 
 

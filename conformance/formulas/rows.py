@@ -1,0 +1,69 @@
+"""The rows of an operation as formulas: what the specification computes with one line changed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from conformance.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
+from conformance.operations import Operation
+from conformance.rows import ROWS, sizes
+from conformance.rows.row import Row
+from conformance.specification import traced
+from conformance.specification.changed import changed
+
+CHECKS = ("arguments.py", "_call.py")
+"""Modules whose rows change what is refused, and no answer."""
+
+
+def formulas_of_rows(operation: Operation) -> Iterator[Formula]:
+    """The formulas of an operation's rows, which are not combined with others.
+
+    Rows that begin with a size are left out: at what size a fault begins is found by bisection.
+    """
+    for row in ROWS:
+        if row.op == operation.about and row.module not in CHECKS and row not in sizes.ROWS:
+            name = f"the specification with a fault: {row.name}"
+            compute = partial(_computed, operation, row)
+            yield Formula(name=name, compute=compute, changes_value=True, change={}, alone=True)
+
+
+def in_value(formula: Formula) -> Formula:
+    """The same formula, where a target's gradient is another."""
+    return replace(formula, name=f"in value alone {formula.name}")
+
+
+def _computed(
+    operation: Operation, row: Row, arrays: Values, options: Mapping[str, Any], cotangents: Values | None
+) -> Computed:
+    """Outputs and gradients of the specification with a row changed, as `Formula.compute` returns them.
+
+    Where the row changes the value, the gradient is that of the changed value, by the tape: the written-out backward
+    pass would not follow it.
+    """
+    options = {name: option for name, option in options.items() if name not in (ACCUMULATION, DTYPES)}
+    copied = {name: np.array(x) for name, x in arrays.items()}
+    outputs = _outputs(operation, row, copied, options)
+    if cotangents is None:
+        return outputs
+    if _equal(outputs, _outputs(operation, None, copied, options)):
+        function = changed(row).function(operation.backward_name)
+        with np.errstate(all="ignore"):
+            found = operation.differentiate(function, copied, options, cotangents)
+        return outputs | {f"gradient of {name}": x for name, x in found.items() if x is not None}
+    given = {name: traced.made(x.copy()) if x.dtype.kind == "f" else x for name, x in arrays.items()}
+    specification = changed(row)
+    with traced.tracing(specification.modules):
+        results = operation.call(specification.function(operation.name), given, options)
+    return outputs | {f"gradient of {name}": x for name, x in traced.gradients(results, cotangents, given).items()}
+
+
+def _outputs(operation: Operation, row: Row | None, arrays: Values, options: Mapping[str, Any]) -> Computed:
+    with np.errstate(all="ignore"):
+        return operation.call(changed(row).function(operation.name), arrays, options)
+
+
+def _equal(x: Computed, y: Computed) -> bool:
+    return all(np.array_equal(x[name], y[name], equal_nan=True) for name in y)
