@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from conformance import __version__
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
@@ -73,7 +74,16 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_COMPLETION = """\b
+Completion, as a line of ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish:
+  eval "$(_GATESPEC_COMPLETE=bash_source gatespec)"
+  eval "$(_GATESPEC_COMPLETE=zsh_source gatespec)"
+  _GATESPEC_COMPLETE=fish_source gatespec | source
+"""
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_COMPLETION)
+@click.version_option(__version__, prog_name="gatespec")
 def main() -> None:
     """The laws of gatespec's operations, and the suite that tries to break them."""
 
@@ -122,8 +132,8 @@ _OUTPUTS = ("json", "html", "write-known", "suggest-promises")
 def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     """Judge implementations.
 
-    TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
-    gatespec.implementations.
+    TARGET is an importable module, a .py file, an attribute of either (module:attribute, kernel.py:attribute), or an
+    installed entry point of the group gatespec.implementations.
 
     Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not return, 2 the command
     was wrong, a target cannot be imported, no law was judged at all, or the output could not be written, 3 the suite

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import reference
+from conformance import __version__
 from conformance.base.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
 from conformance.cli import main
 from conformance.judge.outcome import LawResult
@@ -136,6 +137,22 @@ def test_the_command_works_next_to_a_package_of_the_same_name(tmp_path: Path) ->
     assert done.returncode == 0 and "mlstm.value" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("typed", "found"), [("ru", "plain,run"), ("run --write", "plain,--write-known")])
+def test_tab_completes_commands_and_options(typed: str, found: str) -> None:
+    environment = {"_GATESPEC_COMPLETE": "bash_complete", "COMP_WORDS": f"gatespec {typed}"}
+    environment["COMP_CWORD"] = str(len(typed.split()))
+    code = "import sys; sys.argv = ['gatespec']; from conformance.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == [found], done.stderr
+    assert "_GATESPEC_COMPLETE=bash_source gatespec" in invoke("--help").output
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert invoke("--version").output == f"gatespec, version {__version__}\n"
+
+
 def test_one_broken_target_among_several_exits_1(broken: Path, sound: Path) -> None:
     result = invoke("run", str(sound), str(broken), "--op", "rev_cumsum", "--law", "value", "--examples", "3")
     assert result.exit_code == 1
@@ -167,6 +184,24 @@ def test_a_numpy_target_without_a_backward_has_its_gradient_laws_skipped(tmp_pat
 def test_a_function_and_a_module_are_targets(target: str) -> None:
     result = invoke("run", target, "--op", "rev_cumsum", "--law", "value", "--examples", "2")
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("stem", "held"),
+    [("kernel", "class Fast:\n    rev_cumsum = staticmethod(wrong)"), ("a-kernel", "Fast = {'rev_cumsum': wrong}")],
+)
+def test_an_attribute_of_a_file_is_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stem: str, held: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{stem}.py").write_text(f"from reference import rev_cumsum\n\n\ndef wrong(x):\n    return -x\n\n\n{held}\n")
+    result = invoke("run", f"{stem}.py:Fast", "--law", "value", *QUICK)
+    assert result.exit_code == 1 and "ran once and failed again" in result.output, result.output
+    script, *_ = (tmp_path / "reports" / "failures").glob(f"{stem.replace('-', '_')}.Fast-rev_cumsum.value-*.py")
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "rev_cumsum.value is broken: y" in done.stderr, done.stderr
+    absent = invoke("run", f"{stem}.py:Slow", *QUICK)
+    assert absent.exit_code == 2 and f"{stem}.py has no attribute 'Slow'" in absent.output
 
 
 @pytest.mark.parametrize(
