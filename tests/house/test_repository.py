@@ -39,6 +39,12 @@ def pins(name: str) -> dict[str, str]:
     return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
 
 
+def test_every_classifier_is_one_of_the_index() -> None:
+    known = pytest.importorskip("trove_classifiers").classifiers
+    assert set(PROJECT["classifiers"]) <= known
+    assert len(set(PROJECT["classifiers"])) == len(PROJECT["classifiers"])
+
+
 ALL = ("torch", "jax", "conformance", "docs", "figures", "test", "dev")
 
 
