@@ -1,7 +1,11 @@
 """The command line: ``gatespec run TARGET …``, ``laws``, and the commands of other packages."""
 
 import math
+import os
 import random
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,15 @@ from conformance.base.files import expect_separate, expect_writable
 from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions, time_limit
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
+
+
+def _wrapped(message: str) -> str:
+    """A message of one line, wrapped where the command runs in a terminal."""
+    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
+    if not wraps or "\n" in message:
+        return message
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.wrap(message, width - 7, subsequent_indent="    ", break_on_hyphens=False))
 
 
 class _Commands(click.Group):
@@ -148,7 +161,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     try:
         status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(_wrapped(str(error))) from error
     finally:
         first.stop()
     raise SystemExit(status)
@@ -184,10 +197,11 @@ def _run(
         try:
             info = workers.info()
             if info.guessed:
-                click.echo(f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)")
+                said = f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)"
+                click.echo(_wrapped(said))
             judged = run.judge(workers, info, own, partial(terminal.with_progress, console))
         except TargetFailedError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {_wrapped(str(error))}", err=True)
             unusable.append(target)
             continue
         except SuiteFailedError as error:
@@ -209,17 +223,18 @@ def _run(
         run.write_reports(reports, reported)
         if suggest_promises is not None:
             run.write_promises(suggest_promises, reports)
-            click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
+            said = f"{suggest_promises}: the promises that the results imply; pass this file with --promises."
+            click.echo(_wrapped(said))
         if write_known is not None:
             new = run.write_known(write_known, reports)
             said = f"{new} new entries; add a reason to each before you pass this file with --known."
-            click.echo(f"{write_known}: {said}")
+            click.echo(_wrapped(f"{write_known}: {said}"))
     except UsageError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {_wrapped(str(error))}", err=True)
         unwritten = True
     if interrupted:
         at = targets[max(len(reports) - 1, 0)]
-        click.echo(f"Interrupted while judging {at}; the results so far are shown and written.", err=True)
+        click.echo(_wrapped(f"Interrupted while judging {at}; the results so far are shown and written."), err=True)
         return 130
     if unusable:
         return 2
@@ -230,9 +245,8 @@ def _run(
         return 2
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
-        click.echo(
-            f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above.", err=True
-        )
+        said = f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above."
+        click.echo(_wrapped(said), err=True)
     return status
 
 

@@ -31,7 +31,8 @@ def find(target: str) -> tuple[dict[str, Any], str]:
     except UsageError:
         raise
     except raised_by_target() as error:
-        raise ImportFailedError(f"{target} cannot be imported:\n\n{_own_traceback(error)}") from error
+        own = _own_traceback(error)
+        raise ImportFailedError(f"{target} cannot be imported: {own.splitlines()[-1]}\n\n{own}") from error
     functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):
         raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")

@@ -55,7 +55,7 @@ def sound(tmp_path: Path) -> Path:
 
 
 def test_a_target_that_holds_every_law_exits_0_and_is_reported(tmp_path: Path) -> None:
-    paths = {kind: tmp_path / "reports" / f"report.{kind}" for kind in ("json", "html")}
+    paths = {kind: tmp_path / f"report.{kind}" for kind in ("json", "html")}
     options = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
     result = invoke("run", "reference", *QUICK, *options)
     assert result.exit_code == 0, result.output
@@ -93,7 +93,7 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     done = subprocess.run(
         [*command, "--json", str(report), "--html", str(page)],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "120"},
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -220,7 +220,7 @@ def test_an_attribute_of_a_file_is_a_target(
         (("run", "reference", "--seed", "x"), "give an integer, or `random`"),
         (("run", "reference", "--examples", "0"), "x>=1"),
         (("run", "reference", "--device", "cuda"), "leave out --device cuda"),
-        (("run", "reference", "--json", "/proc/no/report.json"), "give another path"),
+        (("run", "reference", "--json", "no/such/report.json"), "there is no directory no/such; make it first"),
         (("run", "reference", "--max-steps", "0"), "x>=1"),
         (("run", "reference", "--jobs", "0"), "x>=1"),
         (("run", "reference", "--jobs", "two"), "is not a valid integer"),
@@ -364,6 +364,33 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
         "TRITON_INTERPRET=1 gatespec run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
         "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"
     )
+
+
+@pytest.mark.parametrize("text", ["exact(x)[..., ::-1]", "exact(x) / zero"])
+def test_a_cause_is_among_the_first_lines_of_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "third_party.py"
+    path.write_text(SCANS.format(value=text))
+    lines = invoke("run", str(path), "--failures", str(tmp_path), *QUICK).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("1. ") for line in lines[:40])
+
+
+def test_a_target_that_cannot_be_imported_says_why_first(tmp_path: Path) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text("def f(n):\n    return f(n - 1) if n else missing\n\n\nf(60)\n")
+    result = invoke("run", str(path))
+    assert result.exit_code == 2
+    assert f"{path} cannot be imported: NameError: name 'missing' is not defined" in result.output.splitlines()[0]
+
+
+def test_a_message_is_wrapped_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = invoke("run", "no_such_module").output.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Error: "))
+    assert max(map(len, lines)) <= 60 and all(line.startswith("    ") for line in lines[at + 1 :])
 
 
 def test_a_quick_run_sees_a_scale_that_is_1_for_a_head_of_one(tmp_path: Path) -> None:
