@@ -184,6 +184,21 @@ def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
     assert "All laws hold" in page.words and "absent: rev_cumsum" in page.words
 
 
+def test_what_was_not_tried_is_neither_counted_nor_a_row() -> None:
+    def row(feature: str, value: str) -> Row:
+        return Row(feature=feature, sentence=feature, cells={"float32": Cell(value=value, gradient=value)})
+
+    envelope = Envelope(
+        op="rev_cumsum", rows=(row("one step", "right"), row("no steps", "not tried")), summary="Right."
+    )
+    one, other, *more = laws()
+    absent = [_law(law, "skipped", "absent: it") for law in (other, *more)]
+    page = read([_report([_law(one, "failed", "off"), *absent], diagnosis=Diagnosis(envelopes=(envelope,)))])
+    assert "✗ 1 of 1 check broken" in page.words and "rev_cumsum: 1 law, 1 of 1 check broken" in page.words
+    assert "one step" in page.words and "no steps" not in page.words
+    assert "Kinds of call that were not tried at all: 1." in page.words
+
+
 def _told_in(width: int, monkeypatch: pytest.MonkeyPatch, report: TargetReport) -> list[str]:
     monkeypatch.delenv("COLUMNS", raising=False)
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
