@@ -1,11 +1,7 @@
 """The command line: ``gatespec run TARGET …``, ``laws``, and the commands of other packages."""
 
 import math
-import os
 import random
-import shutil
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,17 +14,9 @@ from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
 from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions, time_limit
+from conformance.base.streams import wrapped
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
-
-
-def _wrapped(message: str) -> str:
-    """A message of one line, wrapped where the command runs in a terminal."""
-    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
-    if not wraps or "\n" in message:
-        return message
-    width = shutil.get_terminal_size().columns
-    return "\n".join(textwrap.wrap(message, width - 7, subsequent_indent="    ", break_on_hyphens=False))
 
 
 class _Commands(click.Group):
@@ -161,7 +149,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     try:
         status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
-        raise click.UsageError(_wrapped(str(error))) from error
+        raise click.UsageError(wrapped(str(error))) from error
     finally:
         first.stop()
     raise SystemExit(status)
@@ -198,10 +186,10 @@ def _run(
             info = workers.info()
             if info.guessed:
                 said = f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)"
-                click.echo(_wrapped(said))
+                click.echo(wrapped(said))
             judged = run.judge(workers, info, own, partial(terminal.with_progress, console))
         except TargetFailedError as error:
-            click.echo(f"Error: {_wrapped(str(error))}", err=True)
+            click.echo(f"Error: {wrapped(str(error))}", err=True)
             unusable.append(target)
             continue
         except SuiteFailedError as error:
@@ -224,17 +212,17 @@ def _run(
         if suggest_promises is not None:
             run.write_promises(suggest_promises, reports)
             said = f"{suggest_promises}: the promises that the results imply; pass this file with --promises."
-            click.echo(_wrapped(said))
+            click.echo(wrapped(said))
         if write_known is not None:
             new = run.write_known(write_known, reports)
             said = f"{new} new entries; add a reason to each before you pass this file with --known."
-            click.echo(_wrapped(f"{write_known}: {said}"))
+            click.echo(wrapped(f"{write_known}: {said}"))
     except UsageError as error:
-        click.echo(f"Error: {_wrapped(str(error))}", err=True)
+        click.echo(f"Error: {wrapped(str(error))}", err=True)
         unwritten = True
     if interrupted:
         at = targets[max(len(reports) - 1, 0)]
-        click.echo(_wrapped(f"Interrupted while judging {at}; the results so far are shown and written."), err=True)
+        click.echo(wrapped(f"Interrupted while judging {at}; the results so far are shown and written."), err=True)
         return 130
     if unusable:
         return 2
@@ -246,7 +234,7 @@ def _run(
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
         said = f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above."
-        click.echo(_wrapped(said), err=True)
+        click.echo(wrapped(said), err=True)
     return status
 
 
