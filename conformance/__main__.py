@@ -3,18 +3,28 @@
 import sys
 import traceback
 
-from conformance.command.requirements import complaint
+from conformance import __version__
+from conformance.command.requirements import HELP, complaint, lack
 
 
 def main() -> None:
     """Run the command line; if a package that it needs is missing or hidden, exit with status 2 and a message.
 
+    Without the packages of the extra there are still ``--version`` and ``--help``, which says how to get them.
+
     Where a disk is full, output is dropped, a run still writes its reports, and the status is 2 instead of 0.
     """
-    missing = complaint("gatespec")
+    missing = lack()
     if missing is not None:
-        print(f"Error: {missing}", file=sys.stderr)
-        raise SystemExit(2)
+        given = sys.argv[1:2]
+        if given == ["--version"]:
+            print(f"gatespec, version {__version__}")
+        elif given in ([], ["-h"], ["--help"]):
+            print(HELP.format(lack=missing), end="")
+        else:
+            print(f"Error: {complaint('gatespec')}", file=sys.stderr)
+            raise SystemExit(2)
+        return
     try:
         import _gatespec_clash  # noqa: F401  # before `reference` is imported
     except ImportError as error:

@@ -9,10 +9,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from conformance import __version__
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
 from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions, time_limit
+from conformance.base.streams import wrapped
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
 
@@ -73,7 +75,16 @@ class _Seconds(click.FloatRange):
         return seconds
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+_COMPLETION = """\b
+Completion, as a line of ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish:
+  eval "$(_GATESPEC_COMPLETE=bash_source gatespec)"
+  eval "$(_GATESPEC_COMPLETE=zsh_source gatespec)"
+  _GATESPEC_COMPLETE=fish_source gatespec | source
+"""
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=_COMPLETION)
+@click.version_option(__version__, prog_name="gatespec")
 def main() -> None:
     """The laws of gatespec's operations, and the suite that tries to break them."""
 
@@ -122,8 +133,8 @@ _OUTPUTS = ("json", "html", "write-known", "suggest-promises")
 def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     """Judge implementations.
 
-    TARGET is an importable module, module:attribute, a .py file, or an installed entry point of the group
-    gatespec.implementations.
+    TARGET is an importable module, a .py file, an attribute of either (module:attribute, kernel.py:attribute), or an
+    installed entry point of the group gatespec.implementations.
 
     Exit status: 0 all laws held, 1 a law was broken, or a call exited, aborted or did not return, 2 the command
     was wrong, a target cannot be imported, no law was judged at all, or the output could not be written, 3 the suite
@@ -138,7 +149,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     try:
         status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(wrapped(str(error))) from error
     finally:
         first.stop()
     raise SystemExit(status)
@@ -174,10 +185,11 @@ def _run(
         try:
             info = workers.info()
             if info.guessed:
-                click.echo(f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)")
+                said = f"judging {target} as {info.framework} (guessed from its imports; --framework overrides it)"
+                click.echo(wrapped(said))
             judged = run.judge(workers, info, own, partial(terminal.with_progress, console))
         except TargetFailedError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"Error: {wrapped(str(error))}", err=True)
             unusable.append(target)
             continue
         except SuiteFailedError as error:
@@ -199,17 +211,18 @@ def _run(
         run.write_reports(reports, reported)
         if suggest_promises is not None:
             run.write_promises(suggest_promises, reports)
-            click.echo(f"{suggest_promises}: the promises that the results imply; pass this file with --promises.")
+            said = f"{suggest_promises}: the promises that the results imply; pass this file with --promises."
+            click.echo(wrapped(said))
         if write_known is not None:
             new = run.write_known(write_known, reports)
             said = f"{new} new entries; add a reason to each before you pass this file with --known."
-            click.echo(f"{write_known}: {said}")
+            click.echo(wrapped(f"{write_known}: {said}"))
     except UsageError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {wrapped(str(error))}", err=True)
         unwritten = True
     if interrupted:
         at = targets[max(len(reports) - 1, 0)]
-        click.echo(f"Interrupted while judging {at}; the results so far are shown and written.", err=True)
+        click.echo(wrapped(f"Interrupted while judging {at}; the results so far are shown and written."), err=True)
         return 130
     if unusable:
         return 2
@@ -220,9 +233,8 @@ def _run(
         return 2
     if status == 2:
         idle = ", ".join(report.target for report in reports if not report.ran)
-        click.echo(
-            f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above.", err=True
-        )
+        said = f"Error: no law was judged on {idle}; leave out --op, --law or --dtype, or see the reasons above."
+        click.echo(wrapped(said), err=True)
     return status
 
 

@@ -138,7 +138,7 @@ def _try(environment: str, python: str, version: str, directory: Path) -> None:
     if environment != "conformance":
         for command in ([python, "-I", "-m", "conformance"], [gatespec]):
             said = call([*command, "laws"], directory, status=2)
-            if said.count("\n") != 1 or "pip install 'gatespec[conformance]'" not in said:
+            if said.count("\n") != 1 or 'the extra "conformance"' not in said:
                 raise WheelError(f"a line with what to install is expected, not:\n{said}")
     if environment == "numpy":
         call([python, "-I", "-c", ALONE], directory)

@@ -42,10 +42,11 @@ def expect_writable(option: str, path: Path) -> None:
     """Raise, before anything has run, for a file that cannot be written.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: it cannot be written, or its directory does not exist.
     """
+    if not path.parent.exists():
+        raise UsageError(f"--{option} {path} cannot be written: there is no directory {path.parent}; make it first")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         new = not path.exists()
         # A pipe that nobody reads would block.
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NONBLOCK", 0), 0o666))
@@ -61,6 +62,10 @@ def write(option: str, path: Path, text: str) -> None:
     Raises:
         UsageError: it cannot be written.
     """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(option, path, error) from error
     expect_writable(option, path)
     try:
         path.write_text(text, encoding="utf-8")

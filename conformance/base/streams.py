@@ -1,7 +1,10 @@
 """Standard streams that no reader who leaves, no full disk and no narrow encoding can break."""
 
 import io
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -71,3 +74,12 @@ def _kept_writable(name: str) -> _Lasting | None:
     )
     setattr(sys, name, lasting)
     return file
+
+
+def wrapped(message: str) -> str:
+    """A message of one line, wrapped where the command runs in a terminal."""
+    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
+    if not wraps or "\n" in message:
+        return message
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.wrap(message, width - 7, subsequent_indent="    ", break_on_hyphens=False))

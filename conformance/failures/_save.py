@@ -26,6 +26,7 @@ from conformance.failures._script import Script, environment, heading, rendered
 from conformance.failures._single_call import single_call_script
 from conformance.failures._target_source import absolute, path_lines
 from conformance.frameworks.implementation import Implementation
+from conformance.frameworks.targets import file_and_attribute
 from conformance.judge.outcome import Counterexample, Found
 from conformance.laws import Law
 from conformance.laws.checker import LawError
@@ -272,7 +273,8 @@ def _write(path: Path, script: Script) -> None:
 
 
 def _stem(target: str) -> str:
-    name = Path(target).stem if target.endswith(".py") else target
+    file, attribute = file_and_attribute(target)
+    name = target if file is None else ".".join(filter(None, (file.stem, attribute)))
     return re.sub(r"[^\w.]+", "_", name)
 
 

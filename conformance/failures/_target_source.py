@@ -10,24 +10,35 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from conformance.frameworks.targets import ENTRY_POINTS, import_named
+from conformance.frameworks.targets import ENTRY_POINTS, file_and_attribute, import_named
 
 
 def absolute(target: str) -> str:
     """The TARGET in a form that works from any directory."""
-    return str(Path(target).resolve()) if target.endswith(".py") else target
+    file, attribute = file_and_attribute(target)
+    if file is None:
+        return target
+    return ":".join(filter(None, (str(file.resolve()), attribute)))
 
 
 def imports(target: str, names: Sequence[str]) -> list[str]:
     """Lines of Python that bind a TARGET's functions to their own names."""
     listed = ", ".join(names)
-    if target.endswith(".py"):
-        path = Path(target).resolve()
+    file, attribute = file_and_attribute(target)
+    if file is not None:
+        path = file.resolve()
         if _importable(path):
-            return [f'sys.path.insert(0, "{path.parent}")', f"from {path.stem} import {listed}"]
+            lines, loaded = [f'sys.path.insert(0, "{path.parent}")'], f"from {path.stem} import "
+            if not attribute:
+                return [*lines, loaded + listed]
+            return [*lines, loaded + attribute.partition(".")[0], *_bound(_loaded(path), attribute, names)]
         held = f'runpy.run_path("{path}")'
-        return ["import runpy", *(f'{name} = {held}["{name}"]' for name in names)]
+        if not attribute:
+            return ["import runpy", *(f'{name} = {held}["{name}"]' for name in names)]
+        first = attribute.partition(".")[0]
+        return ["import runpy", f'{first} = {held}["{first}"]', *_bound(_loaded(path), attribute, names)]
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if entry.name == target:
             target = entry.value
@@ -36,18 +47,25 @@ def imports(target: str, names: Sequence[str]) -> list[str]:
     lines = path_lines(_root(found))
     if not attribute:
         return [*lines, f"from {module} import {listed}"]
+    return [*lines, f"from {module} import {attribute.partition('.')[0]}", *_bound(found, attribute, names)]
+
+
+def _loaded(path: Path) -> ModuleType:
+    return sys.modules[f"conformance_target_{path.stem}"]
+
+
+def _bound(found: Any, attribute: str, names: Sequence[str]) -> list[str]:
+    """Lines that bind the functions of a module's attribute, whose first part is bound, to their own names."""
     for part in attribute.split("."):
         found = getattr(found, part)
-    first, *rest = attribute.split(".")
-    lines.append(f"from {module} import {first}")
-    holder = ".".join((first, *rest))
+    lines = []
     for name in names:
         if isinstance(found, Mapping):
-            lines.append(f'{name} = {holder}["{name}"]')
+            lines.append(f'{name} = {attribute}["{name}"]')
         elif hasattr(found, name) and not inspect.isfunction(found):
-            lines.append(f"{name} = {holder}.{name}")
-        elif holder != name:
-            lines.append(f"{name} = {holder}")
+            lines.append(f"{name} = {attribute}.{name}")
+        elif attribute != name:
+            lines.append(f"{name} = {attribute}")
     return lines
 
 

@@ -31,7 +31,8 @@ def find(target: str) -> tuple[dict[str, Any], str]:
     except UsageError:
         raise
     except raised_by_target() as error:
-        raise ImportFailedError(f"{target} cannot be imported:\n\n{_own_traceback(error)}") from error
+        own = _own_traceback(error)
+        raise ImportFailedError(f"{target} cannot be imported: {own.splitlines()[-1]}\n\n{own}") from error
     functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):
         raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")
@@ -42,18 +43,31 @@ def find(target: str) -> tuple[dict[str, Any], str]:
 
 
 def _namespace(target: str) -> dict[str, Any]:
-    if target.endswith(".py"):
-        return vars(_load_file(Path(target)))
+    file, attribute = file_and_attribute(target)
+    if file is not None:
+        loaded = _load_file(file)
+        return _members(_attribute_of(loaded, str(file), attribute), target) if attribute else vars(loaded)
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         if entry.name == target:
             return _members(entry.load(), target)
     module, _, attribute = target.partition(":")
-    found = import_named(module)
+    return _members(_attribute_of(import_named(module), module, attribute), target)
+
+
+def file_and_attribute(target: str) -> tuple[Path | None, str]:
+    """The file that a TARGET names, None if it names none, and the attribute behind its colon, empty without one."""
+    if target.endswith(".py"):
+        return Path(target), ""
+    file, _, attribute = target.rpartition(":")
+    return (Path(file), attribute) if file.endswith(".py") else (None, target.partition(":")[2])
+
+
+def _attribute_of(found: Any, name: str, attribute: str) -> Any:
     for part in filter(None, attribute.split(".")):
         if not hasattr(found, part):
-            raise UsageError(f"{module} has no attribute {part!r}; name one that it has, as in {module}:NAME")
+            raise UsageError(f"{name} has no attribute {part!r}; name one that it has, as in {name}:NAME")
         found = getattr(found, part)
-    return _members(found, target)
+    return found
 
 
 def _members(found: Any, target: str) -> dict[str, Any]:

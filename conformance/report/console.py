@@ -1,5 +1,7 @@
 """The terminal: a live bar while a target runs, then its table, then the failures in at most fifteen lines each."""
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -7,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from conformance.base.dtypes import FLOATING
 from conformance.cases import CHUNK_STEPS
@@ -34,14 +37,52 @@ REASONS = 4
 """Number of reasons that are named why checks were left out; `--verbose` shows all."""
 
 
-def _say(console: Console, text: str) -> None:
-    """Print marked up text, whose lines the terminal itself wraps."""
-    console.print(text, highlight=False, soft_wrap=True)
+HANG = 4
+"""Columns by which the lines that continue a line are indented."""
+
+NARROWEST = 20
+"""Columns that a text has in the narrowest terminal."""
+
+
+def say(console: Console, text: str, start: str = "", hang: int = HANG) -> None:
+    """Print marked up text: wrapped in a terminal; in a file or a pipe as one line, which can be searched.
+
+    Args:
+        start: what precedes the first line of it.
+        hang: columns by which the other lines are indented.
+    """
+    if not wraps(console):
+        console.print(f"{start}{text}", highlight=False, soft_wrap=True)
+        return
+    while text.startswith("\n"):
+        console.print()
+        text = text[1:]
+    for number, line in enumerate(Text.from_markup(text).wrap(console, max(console.width - hang, NARROWEST))):
+        line.rstrip()
+        console.print(Text(start if number == 0 else " " * hang) + line, highlight=False, soft_wrap=True)
+
+
+def wraps(console: Console) -> bool:
+    """Whether texts are wrapped: in a terminal, and where the variable COLUMNS gives a width."""
+    return console.is_terminal or "COLUMNS" in os.environ
 
 
 def _say_all(console: Console, told: list[tuple[str, str]]) -> None:
     for word, said in told:
-        _say(console, f"    {word:<9} {escape(said)}")
+        start = f"    {word:<9} "
+        if word == "again" and wraps(console):
+            said = _command(said, max(console.width - len(start), NARROWEST))
+        say(console, escape(said), start, hang=len(start))
+
+
+def _command(command: str, width: int) -> str:
+    """A command in lines that a shell takes as one; a quoted argument stays whole."""
+    lines = [""]
+    for word in re.findall(r"(?:'[^']*'|[^\s'])+", command):
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
 
 
 def with_progress(
@@ -81,13 +122,13 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
     # Where there are causes, one failure is shown in detail; the others differ in the law and the dtype.
     shown = [_foremost(report)] if report.diagnosis.causes and failures else failures[:SHOWN]
     for result in shown:
-        _say(console, f"\n[red bold]✗[/red bold] {escape(headline(result))}")
+        say(console, f"\n[red bold]✗[/red bold] {escape(headline(result))}")
         _say_all(console, lines(report, result))
     if len(failures) > len(shown) and not report.diagnosis.causes:
         ids = ", ".join(dict.fromkeys(f"{result.law.id} ({result.dtype})" for result in failures[SHOWN:]))
-        console.print(f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}", highlight=False)
+        say(console, f"[red]… and {len(failures) - SHOWN} more:[/red] {escape(ids)}")
     if refusing := how_to_refuse(report):
-        _say(console, f"\n[yellow]{escape(refusing)}[/yellow]")
+        say(console, f"\n[yellow]{escape(refusing)}[/yellow]")
     if failures:
         console.print()
     console.print(_table_of_laws(report) if verbose else _table_of_operations(report))
@@ -98,23 +139,23 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
         for status in ("differs", "known", "fixed", "suite failed")
         if report.count(status)
     )
-    console.print(
+    say(
+        console,
         f"[bold]{escape(report.target)}[/bold]: {counts} in {report.seconds:.0f} s "
         f"({versions}, {report.device}, seed {report.options.seed})",
-        highlight=False,
     )
     for result in report.results:
         if result.status == "suite failed":
             told = f"{result.law.id} ({result.dtype}): {result.reason}; please report it"
-            _say(console, f"[red]{escape(told)}[/red]")
+            say(console, f"[red]{escape(told)}[/red]")
     _show_differences(console, report)
     if report.options.promises:
         told = "; ".join(report.options.promises)
-        _say(console, f"judged only on calls that keep these promises: {escape(told)}")
+        say(console, f"judged only on calls that keep these promises: {escape(told)}")
     _show_left_out(console, report, verbose)
     _show_notes(console, report, verbose)
     if report.options.quick:
-        _say(console, f"[dim]{escape(_not_judged(report))}[/dim]")
+        say(console, f"[dim]{escape(_not_judged(report))}[/dim]")
     console.print()
 
 
@@ -143,15 +184,15 @@ def _show_causes(console: Console, report: TargetReport) -> None:
     checks = {check for cause in diagnosis.causes for check in cause.explains}
     said = f"{counted(len(diagnosis.causes), 'cause')} of {counted(len(checks), 'failed check')}"
     said = f"{said}; the first {LEADING}" if rest else said
-    console.print(f"\n[red bold]{said}[/red bold]", highlight=False)
+    say(console, f"\n[red bold]{said}[/red bold]")
     for number, cause in enumerate(first, 1):
-        _say(console, f"\n[red bold]{number}.[/red bold] {escape(cause.sentence)}")
+        say(console, f"\n[red bold]{number}.[/red bold] {escape(cause.sentence)}")
         _say_all(console, lines_of_cause(cause))
     if rest:
         told = "; ".join(f"{cause.sentence} ({len(cause.explains)})" for cause in rest)
-        _say(console, f"\n[red]… and {len(rest)} more:[/red] {escape(told)}")
+        say(console, f"\n[red]… and {len(rest)} more:[/red] {escape(told)}")
     if diagnosis.note:
-        console.print(f"[yellow]{escape(diagnosis.note)}[/yellow]", highlight=False)
+        say(console, f"[yellow]{escape(diagnosis.note)}[/yellow]")
 
 
 def _foremost(report: TargetReport) -> LawResult:
@@ -167,7 +208,7 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
         wrong = [row for row in envelope.rows if any(_is_wrong(each) for each in row.cells.values())]
         if not wrong:
             continue
-        _say(console, f"\n[bold]{envelope.op}[/bold]: {escape(envelope.summary)}")
+        say(console, f"\n[bold]{envelope.op}[/bold]: {escape(envelope.summary)}")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 4))
         table.add_column("a call with")
         for dtype in envelope.dtypes:
@@ -182,8 +223,8 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
             console.print(table)
         if len(shown) < len(envelope.rows):
             others = [row for row in envelope.rows if row not in shown]
-            said = f"of {len(others)} other kinds of call, {_counted(others)}; --html and --json show all of them"
-            _say(console, f"    [dim]{said}[/dim]")
+            said = f"of {len(others)} other kinds of call, {_counted(others)}; --json shows all of them"
+            say(console, f"[dim]{said}[/dim]", " " * HANG, hang=2 * HANG)
 
 
 def _counted(rows: list[Row]) -> str:
@@ -267,7 +308,7 @@ def _show_differences(console: Console, report: TargetReport) -> None:
         size = "" if worst is None else f", {array_line([worst])}"
         said.append(f"{law} ({', '.join(names)}){size}")
     if said:
-        _say(console, f"[yellow]differs from gatespec's contract in: {escape('; '.join(said))}[/yellow]")
+        say(console, f"[yellow]differs from gatespec's contract in: {escape('; '.join(said))}[/yellow]")
 
 
 def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> None:
@@ -282,17 +323,17 @@ def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> Non
         else:
             reasons.setdefault((result.status, reason), []).append(result.law.id)
     if absent:
-        console.print(f"[dim]{ABSENT}{escape(', '.join(absent))}[/dim]", highlight=False)
+        say(console, f"[dim]{ABSENT}{escape(', '.join(absent))}[/dim]")
     if verbose:
         for (status, reason), laws in reasons.items():
             names = ", ".join(dict.fromkeys(laws))
-            console.print(f"[dim]{status} {escape(names)}: {escape(reason)}[/dim]", highlight=False)
+            say(console, f"[dim]{status} {escape(names)}: {escape(reason)}[/dim]")
     elif reasons:
         ordered = sorted(reasons.items(), key=lambda each: -len(each[1]))
         told = [f"{reason} ({len(laws)} {status})" for (status, reason), laws in ordered[:REASONS]]
         more = f"; {len(ordered) - REASONS} more reasons, with --verbose" if len(ordered) > REASONS else ""
         checks = sum(map(len, reasons.values()))
-        console.print(f"[dim]{checks} checks left out: {escape('; '.join(told))}{more}[/dim]", highlight=False)
+        say(console, f"[dim]{checks} checks left out: {escape('; '.join(told))}{more}[/dim]")
     partly = [result for result in report.results if result.judged and result.refused.cases]
     for features, results in _by_features(partly).items():
         names = ", ".join(dict.fromkeys(result.law.id for result in results))
@@ -300,9 +341,9 @@ def _show_left_out(console: Console, report: TargetReport, verbose: bool) -> Non
         tried = served + sum(result.refused.cases for result in results)
         without = f"; the others were judged without {features}" if features else ""
         reason = results[0].refused.reason
-        console.print(
+        say(
+            console,
             f"[yellow]{served} of {tried} cases served[/yellow] [dim]of {names}: {escape(reason)}{without}[/dim]",
-            highlight=False,
         )
 
 
@@ -319,11 +360,11 @@ def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
         # A failed law was tried on cases that are chosen for being small, or simple, and perhaps on few of its own.
         if result.status != "failed" and result.elements and result.kinks > MOST_KINKS * result.elements:
             share = 100 * result.kinks / result.elements
-            console.print(
+            say(
+                console,
                 f"[yellow]{share:.1f} % of the elements of {result.law.id} ({result.dtype}) are at a kink, where the "
                 "gradient of either side passes: a fault of the suite's own cases, not of the target, which needs no "
                 "change; please report it with the seed[/yellow]",
-                highlight=False,
             )
     spreads: dict[str, Counter[str]] = {}
     for result in report.results:
@@ -331,17 +372,18 @@ def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
             spreads.setdefault(result.law.id, Counter()).update(result.branches)
     for law, spread in spreads.items():
         if said := branches(spread):
-            console.print(f"[dim]branches of {law}: {said}[/dim]", highlight=False)
+            say(console, f"[dim]branches of {law}: {said}[/dim]")
     for result in report.results:
         for outcome in result.expected_failures:
             colour = "dim" if outcome.fails else "bold yellow"
-            console.print(
-                f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]", highlight=False
+            say(
+                console,
+                f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]",
             )
 
 
 def show_laws(console: Console, laws: list[Law]) -> None:
     """Every law with its kind, its sentence and its equation."""
     for law in laws:
-        console.print(f"[bold]{law.id}[/bold] [dim]({law.kind})[/dim]  {escape(law.sentence)}", highlight=False)
-        console.print(f"    {escape(law.equation)}", style="dim", highlight=False)
+        say(console, f"[bold]{law.id}[/bold] [dim]({law.kind})[/dim]  {escape(law.sentence)}")
+        say(console, f"[dim]{escape(law.equation)}[/dim]", " " * HANG, hang=2 * HANG)

@@ -5,9 +5,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from conformance.diagnosis.causes import array_line
 from conformance.report import SUITE_FAILED, TargetReport, exit_status
 from conformance.report.json import document
-from conformance.report.lines import SIGNS, shown_cell
+from conformance.report.lines import SIGNS, counted, shown_cell
 
 MARKS = {
     "passed": ("✓", "holds"),
@@ -26,9 +27,27 @@ MARKS = {
 def render(reports: list[TargetReport]) -> str:
     """The report of all targets as one page."""
     targets = document(reports, with_scripts=True)
+    for target, report in zip(targets, reports, strict=True):
+        target["laws_tried"] = [law for law in target["laws"] if _tried(law)]
+        for cause, found in zip(target["causes"], report.diagnosis.causes, strict=True):
+            cause["array_line"] = array_line(found.arrays)
     page = _template().render(targets=targets, headline=_headline(targets, exit_status(reports)), marks=MARKS)
     # A name from a file system may contain characters that no encoding has.
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+UNTRIED = ("skipped", "not served", "not promised", "suite failed")
+"""Statuses of laws of which no call was judged."""
+
+
+def _tried(law: dict[str, Any]) -> bool:
+    """Whether a law counts; one that was not tried does where ``--strict`` calls it broken."""
+    return law["broken"] or law["status"] not in UNTRIED
+
+
+def _was_tried(row: dict[str, Any]) -> bool:
+    """Whether any cell of a row of the envelope was tried."""
+    return any((cell["value"], cell["gradient"] or "not tried") != ("not tried",) * 2 for cell in row["cells"].values())
 
 
 def _headline(targets: list[dict[str, Any]], status: int) -> tuple[str, str]:
@@ -36,7 +55,7 @@ def _headline(targets: list[dict[str, Any]], status: int) -> tuple[str, str]:
     laws = [law for target in targets for law in target["laws"]]
     broken = sum(law["broken"] for law in laws)
     if broken:
-        return "failed", f"{broken} of {len(laws)} checks broken"
+        return "failed", f"{broken} of {counted(sum(map(_tried, laws)), 'check')} broken"
     if status == SUITE_FAILED:
         return "failed", "The suite itself failed"
     if status == 2:
@@ -61,7 +80,8 @@ def _template() -> Any:
         undefined=StrictUndefined,
     )
     environment.globals.update(signs=SIGNS, shown_cell=shown_cell)
-    environment.filters["worst"] = _worst
+    environment.tests["tried"] = _was_tried
+    environment.filters.update(worst=_worst, counted=counted)
     return environment.get_template("page.html")
 
 

@@ -15,6 +15,7 @@ from conformance.base.dtypes import FLOATING, Array
 from conformance.base.exceptions import UsageError
 from conformance.base.files import bytes_of
 from conformance.base.tensors import unpack
+from conformance.report.console import HANG, say
 from conformance.report.json import plain
 from conformance.tolerance.budget import Verdict, compare
 from conformance.vectors._manifest import Asked, Entry, VectorSet
@@ -146,23 +147,20 @@ def show(console: Console, judgement: Judgement) -> None:
     console.print(_table(judgement))
     wrong, missing = judgement.count(WRONG), judgement.count(MISSING)
     left = "left out" if judgement.only_given else "missing"
-    console.print(
-        f"{judgement.count(HELD)} arrays held, {wrong} wrong, {missing} {left}, "
-        f"in {len(judgement.cases)} cases (seed {judgement.vectors.seed})",
-        highlight=False,
-    )
+    counts = f"{judgement.count(HELD)} arrays held, {wrong} wrong, {missing} {left}"
+    say(console, f"{counts}, in {len(judgement.cases)} cases (seed {judgement.vectors.seed})")
     failures = _failures(judgement)
-    for line in failures[:SHOWN]:
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in (line for failure in failures[:SHOWN] for line in failure.split("\n")):
+        indentation = len(line) - len(line.lstrip())
+        say(console, line.lstrip(), " " * indentation, hang=indentation + HANG)
     if failures[SHOWN:]:
-        console.print(f"[red]… and {len(failures) - SHOWN} more;[/red] --json PATH writes them all", highlight=False)
+        say(console, f"[red]… and {len(failures) - SHOWN} more;[/red] --json PATH writes them all")
     if missing and not judgement.only_given:
         case, key = next((c, a.key) for c in judgement.cases for a in c.arrays if a.status == MISSING)
-        console.print(
+        say(
+            console,
             f"\n[red bold]✗ {missing} arrays are missing[/red bold], the first of them `{key}` in {case.entry.file}; "
             "--only-given judges only the arrays that are there",
-            highlight=False,
-            soft_wrap=True,
         )
 
 

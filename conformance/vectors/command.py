@@ -8,6 +8,7 @@ from rich.console import Console
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import UsageError
 from conformance.base.files import write
+from conformance.base.streams import wrapped
 from conformance.cases import LONG_STEPS
 from conformance.operations import OPERATIONS
 from conformance.vectors import _check, _export, _manifest
@@ -67,7 +68,7 @@ def export_command(
     try:
         written = _export.export(folder, operations, chosen, cases=cases, seed=seed, max_steps=max_steps, force=force)
     except UsageError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(wrapped(str(error))) from error
     click.echo(f"{written['cases']} cases, {written['bytes'] / 1e6:.1f} MB, in {folder} (seed {seed})")
 
 
@@ -114,6 +115,6 @@ def check_command(
         if json_path is not None:
             write("json", json_path, _check.as_json(judgement))
     except UsageError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(wrapped(str(error))) from error
     _check.show(Console(), judgement)
     raise SystemExit(0 if judgement.held else 1)

@@ -13,6 +13,7 @@ from tests.grids import larger
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sequence-parallel.md").read_text(encoding="utf-8")
+SCRIPTS = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 N, K, V = 8, 256, 512
 """The sizes of the table's layer."""
 
@@ -23,22 +24,43 @@ def table():
     return {int(devices): (int(messages), float(sent), float(gathered)) for devices, messages, sent, gathered in rows}
 
 
+def run_on_two_ranks(script: str, saves: str, directory: Path) -> None:
+    """Run a script of the page under torchrun, with a line before its last one that saves what it computed."""
+    end = "torch.distributed.destroy_process_group()\n"
+    assert script.endswith(end)
+    (directory / "sharded.py").write_text(script.replace(end, saves + end), encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "sharded.py"]
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_script_is_run_here():
+    assert len(SCRIPTS) == 2
+
+
+def test_the_slstm_of_sharded_heads_is_that_of_all_heads(tmp_path):
+    torch = pytest.importorskip("torch")
+    import torch_impl
+    from tests.torch.loops import relative_error
+
+    saves = "h = h.full_tensor()\ntorch.save(h, f'{torch.distributed.get_rank()}.pt')\n"
+    run_on_two_ranks(SCRIPTS[1], saves, tmp_path)
+    torch.manual_seed(0)
+    x, weights = torch.randn(4, 2, 50, 4, 8), torch.randn(4, 4, 8, 8) / 8**0.5
+    whole = torch_impl.slstm(*x, *weights)
+    assert all(relative_error(torch.load(tmp_path / f"{rank}.pt"), whole) < 1e-6 for rank in range(2))
+
+
 def test_the_script_gives_what_the_whole_sequence_gives(tmp_path):
     """On two ranks, with shards of 251 and 250 steps: the gradients of q add up to the whole."""
     torch = pytest.importorskip("torch")
     import torch_impl
     from tests.torch.loops import relative_error
 
-    (script,) = (block for block in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL) if "init_process_group" in block)
-    saves = "torch.save((q.grad, loss.detach()), f'{rank}.pt')\n"
-    end = "torch.distributed.destroy_process_group()\n"
-    (tmp_path / "sharded.py").write_text(script.replace(end, saves + end), encoding="utf-8")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "sharded.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_on_two_ranks(SCRIPTS[0], "torch.save((q.grad, loss.detach()), f'{rank}.pt')\n", tmp_path)
 
     torch.manual_seed(0)
     B, S, heads, size = 2, 501, 4, 16

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import reference
+from conformance import __version__
 from conformance.base.options import EXAMPLES, INTERPRETED_EXAMPLES, INTERPRETED_STEPS, MAX_STEPS, RunOptions
 from conformance.cli import main
 from conformance.judge.outcome import LawResult
@@ -54,7 +55,7 @@ def sound(tmp_path: Path) -> Path:
 
 
 def test_a_target_that_holds_every_law_exits_0_and_is_reported(tmp_path: Path) -> None:
-    paths = {kind: tmp_path / "reports" / f"report.{kind}" for kind in ("json", "html")}
+    paths = {kind: tmp_path / f"report.{kind}" for kind in ("json", "html")}
     options = [word for kind, path in paths.items() for word in (f"--{kind}", str(path))]
     result = invoke("run", "reference", *QUICK, *options)
     assert result.exit_code == 0, result.output
@@ -92,7 +93,7 @@ def test_a_broken_file_outside_the_repository_exits_1_and_is_explained(broken: P
     done = subprocess.run(
         [*command, "--json", str(report), "--html", str(page)],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "120"},
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,
@@ -136,6 +137,22 @@ def test_the_command_works_next_to_a_package_of_the_same_name(tmp_path: Path) ->
     assert done.returncode == 0 and "mlstm.value" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(("typed", "found"), [("ru", "plain,run"), ("run --write", "plain,--write-known")])
+def test_tab_completes_commands_and_options(typed: str, found: str) -> None:
+    environment = {"_GATESPEC_COMPLETE": "bash_complete", "COMP_WORDS": f"gatespec {typed}"}
+    environment["COMP_CWORD"] = str(len(typed.split()))
+    code = "import sys; sys.argv = ['gatespec']; from conformance.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == [found], done.stderr
+    assert "_GATESPEC_COMPLETE=bash_source gatespec" in invoke("--help").output
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert invoke("--version").output == f"gatespec, version {__version__}\n"
+
+
 def test_one_broken_target_among_several_exits_1(broken: Path, sound: Path) -> None:
     result = invoke("run", str(sound), str(broken), "--op", "rev_cumsum", "--law", "value", "--examples", "3")
     assert result.exit_code == 1
@@ -170,6 +187,24 @@ def test_a_function_and_a_module_are_targets(target: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stem", "held"),
+    [("kernel", "class Fast:\n    rev_cumsum = staticmethod(wrong)"), ("a-kernel", "Fast = {'rev_cumsum': wrong}")],
+)
+def test_an_attribute_of_a_file_is_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stem: str, held: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{stem}.py").write_text(f"from reference import rev_cumsum\n\n\ndef wrong(x):\n    return -x\n\n\n{held}\n")
+    result = invoke("run", f"{stem}.py:Fast", "--law", "value", *QUICK)
+    assert result.exit_code == 1 and "ran once and failed again" in result.output, result.output
+    script, *_ = (tmp_path / "reports" / "failures").glob(f"{stem.replace('-', '_')}.Fast-rev_cumsum.value-*.py")
+    done = subprocess.run([sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "rev_cumsum.value is broken: y" in done.stderr, done.stderr
+    absent = invoke("run", f"{stem}.py:Slow", *QUICK)
+    assert absent.exit_code == 2 and f"{stem}.py has no attribute 'Slow'" in absent.output
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("run",), "gatespec run torch_impl"),
@@ -185,7 +220,7 @@ def test_a_function_and_a_module_are_targets(target: str) -> None:
         (("run", "reference", "--seed", "x"), "give an integer, or `random`"),
         (("run", "reference", "--examples", "0"), "x>=1"),
         (("run", "reference", "--device", "cuda"), "leave out --device cuda"),
-        (("run", "reference", "--json", "/proc/no/report.json"), "give another path"),
+        (("run", "reference", "--json", "no/such/report.json"), "there is no directory no/such; make it first"),
         (("run", "reference", "--max-steps", "0"), "x>=1"),
         (("run", "reference", "--jobs", "0"), "x>=1"),
         (("run", "reference", "--jobs", "two"), "is not a valid integer"),
@@ -329,6 +364,33 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
         "TRITON_INTERPRET=1 gatespec run 'a file.py' --op mlstm --law gradient --dtype float32 --seed 5 "
         "--examples 3 --max-steps 9 --device cuda --framework torch --kernel-backend triton --quick"
     )
+
+
+@pytest.mark.parametrize("text", ["exact(x)[..., ::-1]", "exact(x) / zero"])
+def test_a_cause_is_among_the_first_lines_of_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path = tmp_path / "third_party.py"
+    path.write_text(SCANS.format(value=text))
+    lines = invoke("run", str(path), "--failures", str(tmp_path), *QUICK).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("1. ") for line in lines[:40])
+
+
+def test_a_target_that_cannot_be_imported_says_why_first(tmp_path: Path) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text("def f(n):\n    return f(n - 1) if n else missing\n\n\nf(60)\n")
+    result = invoke("run", str(path))
+    assert result.exit_code == 2
+    assert f"{path} cannot be imported: NameError: name 'missing' is not defined" in result.output.splitlines()[0]
+
+
+def test_a_message_is_wrapped_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = invoke("run", "no_such_module").output.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("Error: "))
+    assert max(map(len, lines)) <= 60 and all(line.startswith("    ") for line in lines[at + 1 :])
 
 
 def test_a_quick_run_sees_a_scale_that_is_1_for_a_head_of_one(tmp_path: Path) -> None:

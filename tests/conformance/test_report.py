@@ -3,12 +3,14 @@
 import io
 import math
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from conformance.base.exceptions import place_of
@@ -182,6 +184,51 @@ def test_under_strict_a_law_that_was_not_tried_is_broken() -> None:
     assert "All laws hold" in page.words and "absent: rev_cumsum" in page.words
 
 
+def test_what_was_not_tried_is_neither_counted_nor_a_row() -> None:
+    def row(feature: str, value: str) -> Row:
+        return Row(feature=feature, sentence=feature, cells={"float32": Cell(value=value, gradient=value)})
+
+    envelope = Envelope(
+        op="rev_cumsum", rows=(row("one step", "right"), row("no steps", "not tried")), summary="Right."
+    )
+    one, other, *more = laws()
+    absent = [_law(law, "skipped", "absent: it") for law in (other, *more)]
+    page = read([_report([_law(one, "failed", "off"), *absent], diagnosis=Diagnosis(envelopes=(envelope,)))])
+    assert "✗ 1 of 1 check broken" in page.words and "rev_cumsum: 1 law, 1 of 1 check broken" in page.words
+    assert "one step" in page.words and "no steps" not in page.words
+    assert "Kinds of call that were not tried at all: 1." in page.words
+
+
+def _told_in(width: int, monkeypatch: pytest.MonkeyPatch, report: TargetReport) -> list[str]:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+    show(console, report)
+    return console.export_text().split("\n")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_has_wrapped_lines_with_an_indentation(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = {"nature": "number", "worst": 1e6, "error": 0.9, "wrong": 0.5, "distance": 2.0}
+    arrays = tuple(ArrayOutcome(where=f"gradient of argument {n}", **size) for n in range(6))
+    cause = Cause(sentence="It is wrong. " * 12, ops=("mlstm",), kind="value", arrays=arrays)
+    found = replace(FOUND, kind=BreakKind("h", "number"))
+    results = [_law(LAWS["mlstm.value"], "failed", "off", counterexamples=(found,)), *_absent()]
+    report = _report(results, "a kernel.py", Diagnosis(causes=(cause,)), promises=("S % 64 == 0", "not packed") * 3)
+    lines = _told_in(width, monkeypatch, report)
+    assert max(map(cell_len, lines)) <= width
+    first = next(number for number, line in enumerate(lines) if line.startswith("1. It is wrong."))
+    assert re.match(r" {4}\S", lines[first + 1])
+    arrays_at = next(number for number, line in enumerate(lines) if line.startswith("    arrays"))
+    assert re.match(r" {14}\S", lines[arrays_at + 1])
+    again = next(number for number, line in enumerate(lines) if line.startswith("    again"))
+    command = []
+    for line in lines[again:]:
+        command.append(line[14:].removesuffix("\\"))
+        if not line.endswith("\\"):
+            break
+    assert shlex.split(" ".join(command)) == shlex.split(report.reproduce(report.results[0]))
+
+
 def test_every_status_has_a_sign_and_is_counted() -> None:
     assert set(MARKS) == set(STATUSES)
     results = [_law(law, status) for law, status in zip(laws(), STATUSES, strict=False)]
@@ -255,7 +302,7 @@ def test_features_that_are_not_wrong_are_counted_apart() -> None:
     envelope = Envelope(op="mlstm", rows=rows, summary="Wrong.")
     broken = _law(LAWS["mlstm.value"], "failed", "off")
     lines = _shown(_report([broken], diagnosis=Diagnosis(causes=(cause,), envelopes=(envelope,))))
-    said = "of 6 other kinds of call, 3 right, 2 refused, 1 not tried; --html and --json show all of them"
+    said = "of 6 other kinds of call, 3 right, 2 refused, 1 not tried; --json shows all of them"
     assert any(said in line for line in lines)
 
 

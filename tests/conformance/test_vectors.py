@@ -418,3 +418,16 @@ def test_arrays_are_stored_as_they_are(dtype: str) -> None:
     for name, x in given.items():
         assert found[name].dtype == dtype and found[name].shape == x.shape
         np.testing.assert_array_equal(found[name].values, x.values)
+
+
+def test_a_terminal_has_wrapped_lines(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    refused = invoke("check", small, tmp_path / "no answers of a program with a rather long name").output
+    # A path without spaces is longer than a line.
+    lines = [line for line in refused[refused.index("Error: ") :].splitlines() if "/" not in line]
+    assert lines and all(len(line) <= 60 and line.startswith("    ") for line in lines), refused
+    answer("reference", small, tmp_path / "answers")
+    next((tmp_path / "answers").iterdir()).unlink()
+    answers = invoke("check", small, tmp_path / "answers").output
+    said = answers[answers.index("✗") :].strip().splitlines()
+    assert len(said) > 1 and max(map(len, said)) <= 60 and all(line.startswith("    ") for line in said[1:]), answers

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance import __version__
 from conformance.command import requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -294,9 +295,20 @@ def test_the_command_says_in_a_line_which_extra_it_needs() -> None:
     done = without_third_party("-m", "conformance", "run", "reference")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "Error: gatespec needs click, hypothesis, jinja2, msgspec, rich, safetensors, "
-        "which are not installed: pip install 'gatespec[conformance]'\n"
+        "Error: gatespec cannot run, because click, hypothesis, jinja2, msgspec, rich, safetensors are not installed: "
+        'the extra "conformance" has what it needs; from a checkout: pip install ".[conformance]"\n'
     )
+
+
+@pytest.mark.parametrize("option", ["--version", "--help", "-h"])
+def test_help_and_version_need_no_extra(option: str) -> None:
+    done = without_third_party("-m", "conformance", option)
+    assert (done.returncode, done.stderr) == (0, "")
+    if option == "--version":
+        assert done.stdout == f"gatespec, version {__version__}\n"
+    else:
+        assert "Usage: gatespec [OPTIONS] COMMAND" in done.stdout
+        assert 'rich, safetensors are not installed:\n  the extra "conformance"' in done.stdout
 
 
 def test_conformance_is_imported_where_nothing_is_installed() -> None:

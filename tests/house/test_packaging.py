@@ -241,6 +241,24 @@ EXECUTED = ("docs/tutorials/", "docs/adapters.md", "docs/promises-and-known-fail
 DOCUMENTS = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("docs/**/*.md"))]
 
 
+# Blocks that open with ```py need several processes or other packages: the tests that run them.
+ELSEWHERE = {
+    "docs/interop.md": "tests/interop/test_documents.py",
+    "docs/sequence-parallel.md": "tests/both/test_sequence_parallel_page.py",
+}
+SILENT = ("sh", "text", "toml", "yaml", "math")
+"""Languages of blocks that are not Python."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_block_of_python_is_run_by_a_test(document: str) -> None:
+    openings = re.findall(r"^ *```+(\S+)", (ROOT / document).read_text(encoding="utf-8"), re.MULTILINE)
+    run = ("python", "py") if document in ELSEWHERE else ("python",)
+    assert set(openings) <= {*run, *SILENT}, f"a block of {document} is in a language that no test runs"
+    if document in ELSEWHERE:
+        assert f'"{Path(document).name}"' in (ROOT / ELSEWHERE[document]).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if not name.startswith(EXECUTED)])
 def test_code_in_documents_runs(document: str, tmp_path: Path) -> None:
     script = python_blocks(ROOT / document)
