@@ -328,8 +328,9 @@ def gradients(
         heapq.heappush(waiting, (-node.number, node))
 
     for name, d in cotangents.items():
-        if isinstance(outputs[name], Traced):
-            add(node_of(outputs[name]), d)
+        x = outputs[name]
+        if isinstance(x, Traced):
+            add(node_of(x), d)
     with np.errstate(all="ignore"):
         while waiting:
             _, node = heapq.heappop(waiting)
