@@ -1,7 +1,8 @@
 """The changed lines of the specification, in the order of the operations.
 
 Each row is a fault that somebody might make. Planted in a copy of the specification, it scores the laws: one of them
-must break. Computed on the arguments of a call that a target got wrong, it names what the target computes.
+must break. Computed on the arguments of a call that a target got wrong, it names what the target computes. Rows that
+are right for everyone, other spellings and orders, are in `correct`: no law may refuse them.
 """
 
 from conformance.rows import (

@@ -13,13 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A change that makes the specification wrong.
+    """A change of the specification: a fault, or another way to write what is right.
 
     Syntax is compared, not text: a row survives a reformatting of the specification and of itself.
 
     Attributes:
-        op: the operation whose laws ought to break.
-        name: what is wrong, in words; no two rows of one operation share it.
+        op: the operation whose laws judge it.
+        name: what is changed, in words; no two rows of one operation share it.
         module: the file of `reference`, ``_mlstm.py``.
         function: the function (or method, ``Call.packing``) inside which the change is made; "" for the module itself.
         replace: an expression, or consecutive statements, that stand in that function exactly once, so that a row

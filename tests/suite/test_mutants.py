@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import reference
 from conformance.base.options import RunOptions
 from conformance.laws import all_laws
-from conformance.rows import ROWS
+from conformance.rows import ROWS, correct
 from conformance.rows.row import Row, changes
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
@@ -48,7 +48,7 @@ def test_no_two_mutants_are_alike() -> None:
     assert len({mutant.digest for mutant in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("mutant", ROWS, ids=lambda mutant: f"{mutant.op}: {mutant.name}")
+@pytest.mark.parametrize("mutant", (*ROWS, *correct.ROWS), ids=lambda mutant: f"{mutant.op}: {mutant.name}")
 def test_a_row_applies(mutant: Row) -> None:
     text = (Path(reference.__file__).parent / mutant.module).read_text(encoding="utf-8")
     changed = mutant.applied(text)
@@ -113,6 +113,14 @@ def test_a_mutant_is_caught(mutant: Row) -> None:
     broken = first_broken(mutant, RunOptions(ops=(mutant.op,), shrink_seconds=0.0), tuple(recorded))
     assert broken is not None, f"no law of {mutant.op} breaks: {mutant.name}"
     assert broken.law.op == mutant.op and broken.counterexample is not None
+
+
+@pytest.mark.parametrize("row", correct.ROWS, ids=lambda row: f"{row.op}: {row.name}")
+def test_a_correct_row_breaks_no_law(row: Row) -> None:
+    # Arithmetic is that of float64, so that this dtype tries how far another order may be off.
+    options = RunOptions(ops=(row.op,), laws=("value", "gradient"), dtypes=("float64",), shrink_seconds=0.0)
+    broken = first_broken(row, options)
+    assert broken is None, broken and broken.reason
 
 
 @pytest.mark.parametrize("op", ["rev_cumsum", "mlstm_step", "stack_params"])
