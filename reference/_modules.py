@@ -1,4 +1,4 @@
-"""The two layers that hold parameters or a configuration, as plain callables on top of the reference operations."""
+"""The layers `GRU` and `mLSTMBackendFwbw`, as plain callables on top of the reference operations."""
 
 from typing import Any, ClassVar
 
@@ -134,6 +134,13 @@ class GRU:
 
 def project(x: np.ndarray, projection: dict[str, np.ndarray]) -> np.ndarray:
     return x @ projection["kernel"] + projection.get("bias", 0.0)
+
+
+def float64_state(state: Any) -> Any:
+    """A state in float64; what is not a state is left for the operation to refuse."""
+    if not isinstance(state, tuple | list):
+        return state
+    return tuple(x if NUMPY.refuses(x) else float64(x) for x in state)
 
 
 class mLSTMBackendFwbw:

@@ -1,4 +1,4 @@
-"""The two layers that hold parameters or a configuration, as ``torch.nn.Module``."""
+"""The layers `GRU` and `mLSTMBackendFwbw`, as ``torch.nn.Module``, and what all layers share."""
 
 from typing import Any, ClassVar
 
@@ -21,6 +21,15 @@ class Projection(nn.Linear):
 
     def _get_name(self) -> str:
         return "Linear"
+
+
+def check_input(layer: str, input: Tensor, tokens: str, weight: Tensor) -> None:
+    """Raise unless the input of a layer has axes `tokens` and the features and dtype of its first linear map."""
+    call = Call(layer, TORCH)
+    call.floating(input=input)
+    call.shape("input", input, f"{tokens} {weight.shape[1]}")
+    if autocast_dtype(input) is None and input.dtype is not weight.dtype:
+        call.refuse(TypeError, "input", describe(input), f"{dtype_name(weight)}, the parameters' dtype")
 
 
 class GRU(nn.Module):
@@ -137,11 +146,7 @@ class GRU(nn.Module):
         Raises:
             TypeError, ValueError: as in `gru`.
         """
-        call = Call("GRU", TORCH)
-        call.floating(input=input)
-        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
-        if autocast_dtype(input) is None and input.dtype is not self.state_weight.dtype:
-            call.refuse(TypeError, "input", describe(input), f"{dtype_name(self.state_weight)}, the parameters' dtype")
+        check_input("GRU", input, "B S" if cu_seqlens is None else "T", self.input_projection.weight)
         heads = self.input_projection(input).unflatten(-1, (sum(self._input_heads), self.state_head_dim))
         x, xf, xr = heads.split(self._input_heads, dim=-2)
         output, state = gru(

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from reference.arguments import Call, SLSTMState, check_slstm_sizes, describe, dtype_name
-from torch_impl._arrays import TORCH, autocast_dtype
+from reference.arguments import SLSTMState, check_slstm_sizes
 from torch_impl._backends import KernelBackend
-from torch_impl._modules import Projection
+from torch_impl._modules import Projection, check_input
 from torch_impl._slstm.api import slstm
 
 
@@ -111,11 +110,7 @@ class sLSTM(nn.Module):
         Raises:
             TypeError, ValueError: as in `slstm`.
         """
-        call = Call("sLSTM", TORCH)
-        call.floating(input=input)
-        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
-        if autocast_dtype(input) is None and input.dtype is not self.weight_z.dtype:
-            call.refuse(TypeError, "input", describe(input), f"{dtype_name(self.weight_z)}, the parameters' dtype")
+        check_input("sLSTM", input, "B S" if cu_seqlens is None else "T", self.input_projection.weight)
         heads = self.input_projection(input).unflatten(-1, (4, self.num_heads, self.state_head_dim))
         z, i, f, o = heads.unbind(-3)
         h, state = slstm(
