@@ -154,13 +154,14 @@ class mLSTM:
         call.shape("input", input, f"{tokens} {self.params['q']['weight'].shape[1]}")
         return float64(input)
 
-    def _inputs(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        N, K, V = self.num_heads, self.qk_head_dim, self.v_head_dim
-        widths = {"q": K, "k": K, "v": V}
-        heads = (self._linear(name, x).reshape(*x.shape[:-1], N, width) for name, width in widths.items())
-        gates = (self._linear(name, x) for name in ("igate_preact", "fgate_preact"))
-        c = self.gate_soft_cap
-        return *heads, *(gate if c is None else c * np.tanh(gate / c) for gate in gates)
+    def _inputs(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        N, K, V, c = self.num_heads, self.qk_head_dim, self.v_head_dim, self.gate_soft_cap
+        q, k = (self._linear(name, x).reshape(*x.shape[:-1], N, K) for name in "qk")
+        v = self._linear("v", x).reshape(*x.shape[:-1], N, V)
+        i, f = (self._linear(name, x) for name in ("igate_preact", "fgate_preact"))
+        if c is not None:
+            i, f = (c * np.tanh(gate / c) for gate in (i, f))
+        return q, k, v, i, f
 
     def _output(self, x: np.ndarray, h: np.ndarray) -> np.ndarray:
         centred = h - h.mean(-1, keepdims=True)

@@ -515,7 +515,10 @@ def check_gru_sizes(
     gradient_clipping: Any,
     reset_after: Any,
 ) -> Call:
-    """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``."""
+    """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``.
+
+    A head count of None, except `num_input_heads`, is that one.
+    """
     call = Call("GRU", _NO_ARRAYS)
     for argument, size in (
         ("input_size", input_size),
@@ -523,7 +526,7 @@ def check_gru_sizes(
         ("output_size", output_size),
     ):
         call.integer(argument, size, 1)
-    counts = {
+    given = {
         "num_input_heads": (num_input_heads, "Nx"),
         "num_weight_heads": (num_weight_heads, "Nw"),
         "num_forget_input_heads": (num_forget_input_heads, "Nxf"),
@@ -531,9 +534,11 @@ def check_gru_sizes(
         "num_reset_input_heads": (num_reset_input_heads, "Nxr"),
         "num_reset_weight_heads": (num_reset_weight_heads, "Nwr"),
     }
-    for argument, (count, heads) in counts.items():
-        call.integer(argument, count, 1)
-        call.bind(heads, int(count), argument)
+    counts: dict[str, tuple[int, str]] = {}
+    for argument, (count, heads) in given.items():
+        found = call.integer(argument, count, 1, optional=bool(counts))
+        counts[argument] = (counts["num_input_heads"][0] if found is None else found, heads)
+        call.bind(heads, counts[argument][0], argument)
     _bind_heads(call, counts)
     call.flag("add_bias", add_bias)
     call.flag("reset_after", reset_after)

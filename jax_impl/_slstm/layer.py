@@ -52,8 +52,8 @@ class sLSTM(nn.Module):
     state_head_dim: int
     output_size: int
     num_heads: int
-    add_bias: bool
-    gradient_clipping: float | None
+    add_bias: bool = True
+    gradient_clipping: float | None = None
     forget_gate: str = "sigmoid"
     depth: float = 0.0
     dtype: Any = None

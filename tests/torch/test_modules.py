@@ -1,4 +1,4 @@
-"""The layers GRU and mLSTM."""
+"""The layers."""
 
 import copy
 import io
@@ -8,7 +8,7 @@ import torch
 
 from tests.calls.layer_cases import LayerCase
 from tests.torch.loops import relative_error
-from torch_impl import GRU, MLSTMState, mLSTM
+from torch_impl import GRU, MLSTMState, mLSTM, sLSTM
 
 SIZES = LayerCase(1, 1, 5, 4, 6, (4, 1, 2, 1, 2, 4)).settings()
 
@@ -137,3 +137,20 @@ def test_an_mlstm_is_compiled_in_one_piece_and_drawn_again():
     drawn = {name for name, value in layer.state_dict().items() if not torch.equal(value, before[name])}
     assert drawn == {f"{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")}
     assert "qk_head_dim=2" in repr(layer) and mLSTM(8, 2, dtype=torch.float64, device="meta").q.weight.is_meta
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **where: GRU(6, 4, 5, 2, reset_after=True, **where),
+        lambda **where: sLSTM(6, 4, 5, 2, **where),
+        lambda **where: mLSTM(8, 2, True, **where),
+    ],
+)
+def test_parameters_are_made_on_a_device_and_in_a_dtype(make):
+    parameters = dict(make(device="meta", dtype=torch.bfloat16).named_parameters())
+    assert {(p.device.type, p.dtype) for p in parameters.values()} == {("meta", torch.bfloat16)}
+    assert {(p.device.type, p.dtype) for p in make().parameters()} == {("cpu", torch.float32)}
+    layer = make(dtype=torch.float64)
+    x = torch.randn(2, 3, 8 if isinstance(layer, mLSTM) else 6, dtype=torch.float64)
+    assert layer(x)[0].dtype is torch.float64 and dict(layer.named_parameters()).keys() == parameters.keys()
