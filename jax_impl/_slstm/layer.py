@@ -32,7 +32,6 @@ class sLSTM(nn.Module):
         num_heads: N.
         add_bias: whether both projections add a bias.
         gradient_clipping, forget_gate: as in `slstm`.
-        forget_gate: as in `slstm`.
         depth: the layer's place among the layers of a model, from 0, the first, to 1, the last.
         dtype: the dtype of the computation; None promotes the dtypes of input and parameters.
         param_dtype: the dtype of the parameters.
