@@ -7,6 +7,7 @@ from jax_impl._decay import causal_forget_matrix, dtilde_matrix
 from jax_impl._gru.api import gru
 from jax_impl._mlstm.api import mlstm, mlstm_step
 from jax_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
+from jax_impl._mlstm.layer import mLSTM
 from jax_impl._modules import GRU, mLSTMBackendFwbw
 from jax_impl._scan import rev_cumsum, rev_cumsum_off
 from jax_impl._sharding import fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
@@ -31,6 +32,7 @@ __all__ = [
     "fwbw_backward",
     "fwbw_forward",
     "gru",
+    "mLSTM",
     "mLSTMBackendFwbw",
     "mLSTMBackendFwbwConfig",
     "mlstm",

@@ -32,8 +32,9 @@ class GRU(nn.Module):
         input_size: features of the input.
         state_head_dim: H.
         output_size: features of the output.
-        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
-        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
+        num_input_heads: Nx.
+        num_forget_input_heads, num_reset_input_heads: Nxf, Nxr; None means Nx.
+        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr; None means Nx.
         add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
         gradient_clipping: as in `gru`.
         dtype: the dtype of the computation; None promotes the dtypes of input and parameters.
@@ -52,19 +53,22 @@ class GRU(nn.Module):
     state_head_dim: int
     output_size: int
     num_input_heads: int
-    num_forget_input_heads: int
-    num_reset_input_heads: int
-    num_weight_heads: int
-    num_forget_weight_heads: int
-    num_reset_weight_heads: int
-    add_bias: bool
-    gradient_clipping: float | None
+    num_forget_input_heads: int | None = None
+    num_reset_input_heads: int | None = None
+    num_weight_heads: int | None = None
+    num_forget_weight_heads: int | None = None
+    num_reset_weight_heads: int | None = None
+    add_bias: bool = True
+    gradient_clipping: float | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
     reset_after: bool = False
 
     def __post_init__(self) -> None:
-        self._sizes()
+        sizes = self._sizes()
+        self.num_forget_input_heads, self.num_reset_input_heads = sizes["Nxf"], sizes["Nxr"]
+        self.num_weight_heads = sizes["Nw"]
+        self.num_forget_weight_heads, self.num_reset_weight_heads = sizes["Nwf"], sizes["Nwr"]
         super().__post_init__()
 
     @nn.nowrap
@@ -86,14 +90,14 @@ class GRU(nn.Module):
 
     def setup(self) -> None:
         sizes, H = self._sizes(), self.state_head_dim
-        self.input_projection = self._dense(self.input_size, sum(self._input_heads()) * H)
+        self.input_projection = self._dense(self.input_size, (sizes["Nx"] + sizes["Nxf"] + sizes["Nxr"]) * H)
         self.output_projection = self._dense(sizes["N"] * H, self.output_size)
         weight = uniform(H**-0.5)
-        self.state_weight = self.param("state_weight", weight, (self.num_weight_heads, H, H), self.param_dtype)
-        self.forget_weight = self.param("forget_weight", weight, (self.num_forget_weight_heads, H, H), self.param_dtype)
-        self.reset_weight = self.param("reset_weight", weight, (self.num_reset_weight_heads, H, H), self.param_dtype)
+        self.state_weight = self.param("state_weight", weight, (sizes["Nw"], H, H), self.param_dtype)
+        self.forget_weight = self.param("forget_weight", weight, (sizes["Nwf"], H, H), self.param_dtype)
+        self.reset_weight = self.param("reset_weight", weight, (sizes["Nwr"], H, H), self.param_dtype)
         self.recurrent_bias = (
-            self.param("recurrent_bias", weight, (self.num_weight_heads, H), self.param_dtype)
+            self.param("recurrent_bias", weight, (sizes["Nw"], H), self.param_dtype)
             if self.add_bias and self.reset_after
             else None
         )
@@ -110,10 +114,6 @@ class GRU(nn.Module):
             kernel_init=init,
             bias_init=init,
         )
-
-    @nn.nowrap
-    def _input_heads(self) -> tuple[int, int, int]:
-        return self.num_input_heads, self.num_forget_input_heads, self.num_reset_input_heads
 
     def __call__(
         self,
@@ -142,7 +142,8 @@ class GRU(nn.Module):
         call.floating(input=input)
         call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
         heads = self.input_projection(input)
-        x, xf, xr = _split_heads(heads, self._input_heads(), self.state_head_dim)
+        sizes = self._sizes()
+        x, xf, xr = _split_heads(heads, (sizes["Nx"], sizes["Nxf"], sizes["Nxr"]), self.state_head_dim)
         W, Wf, Wr = (w.astype(heads.dtype) for w in (self.state_weight, self.forget_weight, self.reset_weight))
         y, state = gru(
             *(x, W, xf, Wf, xr, Wr, input_state, self.gradient_clipping, cu_seqlens, max_seqlen),

@@ -19,6 +19,7 @@ from reference._mlstm import (
     mlstm_step,
     mlstm_step_backward,
 )
+from reference._mlstm_layer import mLSTM
 from reference._mlstm_sharded import (
     MLSTMSummary,
     combine_mlstm_summaries,
@@ -57,6 +58,7 @@ __all__ = [
     "fwbw_forward",
     "gru",
     "gru_backward",
+    "mLSTM",
     "mLSTMBackendFwbw",
     "mLSTMBackendFwbwConfig",
     "mlstm",

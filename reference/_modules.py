@@ -1,4 +1,4 @@
-"""The two layers that hold parameters or a configuration, as plain callables on top of the reference operations."""
+"""The layers `GRU` and `mLSTMBackendFwbw`, as plain callables on top of the reference operations."""
 
 from typing import Any, ClassVar
 
@@ -22,8 +22,9 @@ class GRU:
         input_size: features of the input.
         state_head_dim: H.
         output_size: features of the output.
-        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
-        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
+        num_input_heads: Nx.
+        num_forget_input_heads, num_reset_input_heads: Nxf, Nxr; None means Nx.
+        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr; None means Nx.
         add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
         gradient_clipping: as in `gru_backward`.
         reset_after: as in `gru`.
@@ -42,13 +43,13 @@ class GRU:
         state_head_dim: int,
         output_size: int,
         num_input_heads: int,
-        num_forget_input_heads: int,
-        num_reset_input_heads: int,
-        num_weight_heads: int,
-        num_forget_weight_heads: int,
-        num_reset_weight_heads: int,
-        add_bias: bool,
-        gradient_clipping: float | None,
+        num_forget_input_heads: int | None = None,
+        num_reset_input_heads: int | None = None,
+        num_weight_heads: int | None = None,
+        num_forget_weight_heads: int | None = None,
+        num_reset_weight_heads: int | None = None,
+        add_bias: bool = True,
+        gradient_clipping: float | None = None,
         rng: int = 0,
         *,
         reset_after: bool = False,
@@ -134,6 +135,13 @@ class GRU:
 
 def project(x: np.ndarray, projection: dict[str, np.ndarray]) -> np.ndarray:
     return x @ projection["kernel"] + projection.get("bias", 0.0)
+
+
+def float64_state(state: Any) -> Any:
+    """A state in float64; what is not a state is left for the operation to refuse."""
+    if not isinstance(state, tuple | list):
+        return state
+    return tuple(x if NUMPY.refuses(x) else float64(x) for x in state)
 
 
 class mLSTMBackendFwbw:

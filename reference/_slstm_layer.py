@@ -7,7 +7,7 @@ import numpy as np
 from reference._arrays import NUMPY, float64
 from reference._backends import KernelBackend
 from reference._gates import log_sigmoid
-from reference._modules import project
+from reference._modules import float64_state, project
 from reference._slstm import slstm
 from reference.arguments import Call, SLSTMState, check_slstm_sizes
 
@@ -51,8 +51,8 @@ class sLSTM:
         state_head_dim: int,
         output_size: int,
         num_heads: int,
-        add_bias: bool,
-        gradient_clipping: float | None,
+        add_bias: bool = True,
+        gradient_clipping: float | None = None,
         *,
         forget_gate: str = "sigmoid",
         depth: float = 0.0,
@@ -108,7 +108,7 @@ class sLSTM:
         h, state = slstm(
             *np.moveaxis(heads, -3, 0),
             *(self.params[f"weight_{name}"] for name in "zifo"),
-            initial_state=_float64_state(initial_state),
+            initial_state=float64_state(initial_state),
             return_state=True,
             forget_gate=self.forget_gate,
             gradient_clipping=self.gradient_clipping,
@@ -117,10 +117,3 @@ class sLSTM:
             kernel_backend=kernel_backend,
         )
         return project(h.reshape(*h.shape[:-2], N * H), self.params["output_projection"]), state
-
-
-def _float64_state(state: Any) -> Any:
-    """A state in float64; what is no state is left for `slstm` to refuse."""
-    if not isinstance(state, tuple | list):
-        return state
-    return tuple(x if NUMPY.refuses(x) else float64(x) for x in state)

@@ -34,6 +34,7 @@ __all__ = [
     "check_loss",
     "check_mlstm",
     "check_mlstm_sharded",
+    "check_mlstm_sizes",
     "check_mlstm_step",
     "check_mlstm_summaries",
     "check_mlstm_summary",
@@ -278,6 +279,35 @@ def _check_eps(call: Call, eps: Any) -> None:
     call.number("eps", eps, "a finite number of at least 0", lambda number: 0 <= number < math.inf)
 
 
+def check_mlstm_sizes(
+    input_size: Any,
+    num_heads: Any,
+    add_bias: Any,
+    qk_dim_factor: Any,
+    v_dim_factor: Any,
+    gate_soft_cap: Any,
+    norm_eps: Any,
+    eps: Any,
+    num_blocks: Any,
+) -> Call:
+    """Check the settings that define an ``mLSTM`` module; bind ``K`` and ``V``, the head dims."""
+    call = Call("mLSTM", _NO_ARRAYS)
+    D, N = call.integer("input_size", input_size, 1) or 0, call.integer("num_heads", num_heads, 1) or 0
+    call.flag("add_bias", add_bias)
+    for letter, argument, factor in (("K", "qk_dim_factor", qk_dim_factor), ("V", "v_dim_factor", v_dim_factor)):
+        width = int(D * call.number(argument, factor, "a positive number", lambda x: 0 < x < math.inf))
+        if width < 1 or width % N:
+            expected = f"{argument}·input_size to be a positive multiple of num_heads={N}"
+            call.refuse(ValueError, argument, f"{factor}, a width of {width}", expected)
+        call.bind(letter, width // N, argument)
+    if gate_soft_cap is not None:
+        call.number("gate_soft_cap", gate_soft_cap, "None or a positive number", lambda x: 0 < x < math.inf)
+    call.number("norm_eps", norm_eps, "a number of at least 0", lambda x: 0 <= x < math.inf)
+    _check_eps(call, eps)
+    call.integer("num_blocks", num_blocks, 1)
+    return call
+
+
 def normalise_config(config: Any, function: str) -> mLSTMBackendFwbwConfig:
     """Return the configuration, given as the dataclass or its dict, as the dataclass; every field is checked."""
     if isinstance(config, Mapping):
@@ -485,7 +515,10 @@ def check_gru_sizes(
     gradient_clipping: Any,
     reset_after: Any,
 ) -> Call:
-    """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``."""
+    """Check the sizes that define a ``GRU`` module; bind the head counts and ``N``.
+
+    A head count of None, except `num_input_heads`, is that one.
+    """
     call = Call("GRU", _NO_ARRAYS)
     for argument, size in (
         ("input_size", input_size),
@@ -493,7 +526,7 @@ def check_gru_sizes(
         ("output_size", output_size),
     ):
         call.integer(argument, size, 1)
-    counts = {
+    given = {
         "num_input_heads": (num_input_heads, "Nx"),
         "num_weight_heads": (num_weight_heads, "Nw"),
         "num_forget_input_heads": (num_forget_input_heads, "Nxf"),
@@ -501,9 +534,11 @@ def check_gru_sizes(
         "num_reset_input_heads": (num_reset_input_heads, "Nxr"),
         "num_reset_weight_heads": (num_reset_weight_heads, "Nwr"),
     }
-    for argument, (count, heads) in counts.items():
-        call.integer(argument, count, 1)
-        call.bind(heads, int(count), argument)
+    counts: dict[str, tuple[int, str]] = {}
+    for argument, (count, heads) in given.items():
+        found = call.integer(argument, count, 1, optional=bool(counts))
+        counts[argument] = (counts["num_input_heads"][0] if found is None else found, heads)
+        call.bind(heads, counts[argument][0], argument)
     _bind_heads(call, counts)
     call.flag("add_bias", add_bias)
     call.flag("reset_after", reset_after)

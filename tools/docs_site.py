@@ -36,6 +36,7 @@ BRIDGES: dict[str, tuple[str, ...]] = {
     "torch_impl.interop.mlstm_kernels": (),
     "torch_impl.interop.transformers": (),
     "torch_impl.interop.gru": ("gru_from_weights",),
+    "torch_impl.interop.torch_gru": (),
     "jax_impl.interop.mlstm_kernels": (),
     "jax_impl.interop.gru": ("gru_from_weights",),
     "reference.interop.gru": (),
@@ -84,6 +85,7 @@ def api_pages() -> dict[str, str]:
     modules = "\n\n".join(
         f"## conformance.{name}\n\n::: conformance.{name}\n    options:\n      heading_level: 3\n" for name in SUITE
     )
+    made["api/jax_impl.md"] += "\n\n## jax_impl.nnx\n\n::: jax_impl.nnx\n    options:\n      heading_level: 3\n"
     made["api/interop.md"] = _bridges()
     says = "The Python interface of the suite; [Judge a kernel](../conformance.md) explains the command line."
     return {**made, "api/conformance.md": f"# conformance\n\n{says}\n\n{modules}"}

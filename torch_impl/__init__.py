@@ -8,6 +8,7 @@ from torch_impl._decay.api import causal_forget_matrix, dtilde_matrix
 from torch_impl._gru.api import gru
 from torch_impl._mlstm.api import mlstm, mlstm_step
 from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
+from torch_impl._mlstm.layer import mLSTM
 from torch_impl._modules import GRU, mLSTMBackendFwbw
 from torch_impl._scan.api import rev_cumsum, rev_cumsum_off
 from torch_impl._sharding import Partitioned, fold_rng_over_axis, split_array_over_mesh, stack_params, unstack_params
@@ -32,6 +33,7 @@ __all__ = [
     "fwbw_backward",
     "fwbw_forward",
     "gru",
+    "mLSTM",
     "mLSTMBackendFwbw",
     "mLSTMBackendFwbwConfig",
     "mlstm",

@@ -1,4 +1,4 @@
-"""The two layers that hold parameters or a configuration, as ``torch.nn.Module``."""
+"""The layers `GRU` and `mLSTMBackendFwbw`, as ``torch.nn.Module``, and what all layers share."""
 
 from typing import Any, ClassVar
 
@@ -23,6 +23,15 @@ class Projection(nn.Linear):
         return "Linear"
 
 
+def check_input(layer: str, input: Tensor, tokens: str, weight: Tensor) -> None:
+    """Raise unless the input of a layer has axes `tokens` and the features and dtype of its first linear map."""
+    call = Call(layer, TORCH)
+    call.floating(input=input)
+    call.shape("input", input, f"{tokens} {weight.shape[1]}")
+    if autocast_dtype(input) is None and input.dtype is not weight.dtype:
+        call.refuse(TypeError, "input", describe(input), f"{dtype_name(weight)}, the parameters' dtype")
+
+
 class GRU(nn.Module):
     """A GRU layer: project the input, run `gru`, project its output.
 
@@ -34,10 +43,12 @@ class GRU(nn.Module):
         input_size: features of the input.
         state_head_dim: H.
         output_size: features of the output.
-        num_input_heads, num_forget_input_heads, num_reset_input_heads: Nx, Nxf, Nxr.
-        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr.
+        num_input_heads: Nx.
+        num_forget_input_heads, num_reset_input_heads: Nxf, Nxr; None means Nx.
+        num_weight_heads, num_forget_weight_heads, num_reset_weight_heads: Nw, Nwf, Nwr; None means Nx.
         add_bias: whether both projections and, with `reset_after`, the recurrent product add a bias.
         gradient_clipping, reset_after: as in `gru`.
+        device, dtype: of the parameters.
 
     Attributes:
         input_projection: linear, from ``input_size`` to ``(Nx + Nxf + Nxr)·H``, in that order.
@@ -56,15 +67,17 @@ class GRU(nn.Module):
         state_head_dim: int,
         output_size: int,
         num_input_heads: int,
-        num_forget_input_heads: int,
-        num_reset_input_heads: int,
-        num_weight_heads: int,
-        num_forget_weight_heads: int,
-        num_reset_weight_heads: int,
-        add_bias: bool,
-        gradient_clipping: float | None,
+        num_forget_input_heads: int | None = None,
+        num_reset_input_heads: int | None = None,
+        num_weight_heads: int | None = None,
+        num_forget_weight_heads: int | None = None,
+        num_reset_weight_heads: int | None = None,
+        add_bias: bool = True,
+        gradient_clipping: float | None = None,
         *,
         reset_after: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         call = check_gru_sizes(
@@ -83,24 +96,27 @@ class GRU(nn.Module):
         )
         self.input_size, self.state_head_dim, self.output_size = input_size, state_head_dim, output_size
         self.num_input_heads = num_input_heads
-        self.num_forget_input_heads = num_forget_input_heads
-        self.num_reset_input_heads = num_reset_input_heads
-        self.num_weight_heads = num_weight_heads
-        self.num_forget_weight_heads = num_forget_weight_heads
-        self.num_reset_weight_heads = num_reset_weight_heads
+        self.num_forget_input_heads = call["Nxf"]
+        self.num_reset_input_heads = call["Nxr"]
+        self.num_weight_heads = call["Nw"]
+        self.num_forget_weight_heads = call["Nwf"]
+        self.num_reset_weight_heads = call["Nwr"]
         self.num_heads = call["N"]
         self.gradient_clipping, self.reset_after = gradient_clipping, reset_after
         self._input_heads = [call["Nx"], call["Nxf"], call["Nxr"]]
 
         H = state_head_dim
-        self.input_projection = Projection(input_size, sum(self._input_heads) * H, bias=add_bias)
-        self.state_weight = nn.Parameter(torch.empty(num_weight_heads, H, H))
-        self.forget_weight = nn.Parameter(torch.empty(num_forget_weight_heads, H, H))
-        self.reset_weight = nn.Parameter(torch.empty(num_reset_weight_heads, H, H))
-        bias = nn.Parameter(torch.empty(num_weight_heads, H)) if add_bias and reset_after else None
-        self.recurrent_bias: nn.Parameter | None
-        self.register_parameter("recurrent_bias", bias)
-        self.output_projection = Projection(self.num_heads * H, output_size, bias=add_bias)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+
+        def weight(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, **factory))
+
+        self.input_projection = Projection(input_size, sum(self._input_heads) * H, add_bias, **factory)
+        self.state_weight = weight(call["Nw"], H, H)
+        self.forget_weight = weight(call["Nwf"], H, H)
+        self.reset_weight = weight(call["Nwr"], H, H)
+        self.recurrent_bias = weight(call["Nw"], H) if add_bias and reset_after else None
+        self.output_projection = Projection(self.num_heads * H, output_size, add_bias, **factory)
         self._reset_weights()
 
     def reset_parameters(self) -> None:
@@ -137,11 +153,7 @@ class GRU(nn.Module):
         Raises:
             TypeError, ValueError: as in `gru`.
         """
-        call = Call("GRU", TORCH)
-        call.floating(input=input)
-        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
-        if autocast_dtype(input) is None and input.dtype is not self.state_weight.dtype:
-            call.refuse(TypeError, "input", describe(input), f"{dtype_name(self.state_weight)}, the parameters' dtype")
+        check_input("GRU", input, "B S" if cu_seqlens is None else "T", self.input_projection.weight)
         heads = self.input_projection(input).unflatten(-1, (sum(self._input_heads), self.state_head_dim))
         x, xf, xr = heads.split(self._input_heads, dim=-2)
         output, state = gru(

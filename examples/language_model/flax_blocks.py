@@ -49,11 +49,11 @@ def model_of(config: XLSTMConfig, cells: tuple[str, ...], dtype: Any) -> XLSTM:
 
 
 def _slstm(D: int, N: int, **others: Any) -> sLSTM:
-    return sLSTM(D, D // N, D, N, True, None, **others)
+    return sLSTM(D, D // N, D, N, **others)
 
 
 def _gru(D: int, N: int, **others: Any) -> GRU:
-    return GRU(D, D // N, D, N, N, N, N, N, N, add_bias=True, gradient_clipping=None, **others)
+    return GRU(D, D // N, D, N, **others)
 
 
 @jax.custom_jvp

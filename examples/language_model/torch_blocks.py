@@ -46,11 +46,11 @@ def model_of(config: XLSTMConfig, cells: tuple[str, ...]) -> XLSTM:
 
 
 def _slstm(D: int, N: int) -> sLSTM:
-    return sLSTM(D, D // N, D, N, True, None)
+    return sLSTM(D, D // N, D, N)
 
 
 def _gru(D: int, N: int) -> GRU:
-    return GRU(D, D // N, D, N, N, N, N, N, N, add_bias=True, gradient_clipping=None)
+    return GRU(D, D // N, D, N)
 
 
 LAYERS: dict[str, tuple[Callable[[int, int], Any], Callable[[Tensor], Tensor]]] = {

@@ -32,7 +32,8 @@ class XLSTMConfig:
         ffn_proj_factor, ffn_round_up_to_multiple_of: inner width of the feed-forward network relative to D, rounded up.
         use_bias: whether linear maps and the norms within blocks have a bias (the gates of the mLSTM always do).
         norm_eps: added to the variance in every norm.
-        norm_reduction_force_float32: whether the norms within blocks are computed in float32 at least.
+        norm_reduction_force_float32: whether the norms before layers are computed in float32 at least, as that of the
+            mLSTM's heads always is.
         eps: added to the normaliser of the mLSTM.
         gate_soft_cap, output_logit_soft_cap: c in ``c·tanh(x/c)``, for gate preactivations and for logits.
         bos_token_id, eos_token_id, pad_token_id: special tokens; several tokens may end a text.

@@ -1,4 +1,4 @@
-"""The xLSTM language model in Flax (linen), on `jax_impl.mlstm` and `jax_impl.mlstm_step`.
+"""The xLSTM language model in Flax (linen), on the layer `jax_impl.mLSTM`.
 
     model = XLSTM(config)
     params = model.init(key, tokens)
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from examples.xlstm.config import XLSTMConfig
-from jax_impl import MLSTMState, mlstm, mlstm_step
+from jax_impl import MLSTMState, mLSTM
 
 State = tuple[MLSTMState, ...]
 """The memories of all blocks, in the accumulation dtype."""
@@ -35,11 +35,22 @@ _PRECISION = "jax_default_matmul_precision"
 
 def initial_state(config: XLSTMConfig, batch_size: int, dtype: Any = jnp.float32) -> State:
     """Empty memories; `dtype` is float64 for a float64 model."""
-    B, N = batch_size, config.num_heads
-    K, V = config.qk_dim // N, config.v_dim // N
-    return tuple(
-        MLSTMState(jnp.zeros((B, N, K, V), dtype), jnp.zeros((B, N, K), dtype), jnp.zeros((B, N), dtype))
-        for _ in range(config.num_blocks)
+    layer = _mlstm_layer(config, param_dtype=dtype)
+    return tuple(layer.initial_state(batch_size) for _ in range(config.num_blocks))
+
+
+def _mlstm_layer(config: XLSTMConfig, **others: Any) -> mLSTM:
+    return mLSTM(
+        config.hidden_size,
+        config.num_heads,
+        config.use_bias,
+        config.qk_dim_factor,
+        config.v_dim_factor,
+        config.gate_soft_cap,
+        config.norm_eps,
+        config.eps,
+        config.num_blocks,
+        **others,
     )
 
 
@@ -177,55 +188,14 @@ class Block(nn.Module):
     param_dtype: Any
 
     @nn.compact
-    def __call__(self, x: jax.Array, memory: MLSTMState | None, **how: Any) -> tuple[jax.Array, MLSTMState]:
+    def __call__(self, x: jax.Array, memory: Any, *, step: bool = False, **how: Any) -> tuple[jax.Array, MLSTMState]:
         config = self.config
         norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
-        layer = _MLSTMLayer(config, self.dtype, self.param_dtype, name="mlstm_layer")
-        y, after = layer(RMSNorm(*norm, name="norm_mlstm")(x), memory, **how)
+        layer = _mlstm_layer(config, dtype=self.dtype, param_dtype=self.param_dtype, name="mlstm_layer")
+        y, after = (layer.step if step else layer)(RMSNorm(*norm, name="norm_mlstm")(x), memory, **how)
         x = x + y
         ffn = FeedForward(config, self.dtype, self.param_dtype, name="ffn")
         return x + ffn(RMSNorm(*norm, name="norm_ffn")(x)), after
-
-
-class _MLSTMLayer(nn.Module):
-    config: XLSTMConfig
-    dtype: Any
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(
-        self,
-        u: jax.Array,
-        memory: MLSTMState | None,
-        *,
-        step: bool = False,
-        **how: Any,
-    ) -> tuple[jax.Array, MLSTMState]:
-        config, N, small = self.config, self.config.num_heads, _small(self.config)
-
-        def linear(name: str, outputs: int, init: Any = small) -> jax.Array:
-            return _Linear(outputs, config.use_bias, self.dtype, self.param_dtype, init, name=name)(u)
-
-        def gate(name: str, bias: Any) -> jax.Array:
-            init = nn.initializers.zeros
-            preactivation = _Linear(N, True, self.dtype, self.param_dtype, init, bias, name=name)(u)
-            return _soft_cap(_at_least_float32(preactivation), config.gate_soft_cap)
-
-        q, k = (_heads(linear(name, config.qk_dim), N) for name in ("q", "k"))
-        v = _heads(linear("v", config.v_dim), N)
-        output_gate = jax.nn.sigmoid(linear("ogate_preact", config.v_dim))
-        i = gate("igate_preact", nn.initializers.constant(-10.0))
-        f = gate("fgate_preact", _forget_bias)
-        if step:
-            if memory is None:
-                raise ValueError("XLSTM: `state` is None; expected the memories, which `initial_state` makes")
-            h, after = mlstm_step(q, k, v, i, f, memory, eps=config.eps)
-        else:
-            h, after = mlstm(q, k, v, i, f, initial_state=memory, return_state=True, eps=config.eps, **how)
-        norm = (config.norm_eps, config.use_bias, config.norm_reduction_force_float32, self.param_dtype)
-        h = _MultiHeadLayerNorm(*norm, name="multihead_norm")(h)
-        out = _Linear(config.hidden_size, config.use_bias, self.dtype, self.param_dtype, _wang(config), name="out_proj")
-        return out(output_gate * h), after
 
 
 class FeedForward(nn.Module):
@@ -280,45 +250,22 @@ class _Linear(nn.Module):
         return y if bias is None else y + bias
 
 
-class _Norm(nn.Module):
-    """A weight and perhaps a bias after a normalisation over the last axis, which is in float32 at least if asked."""
+class RMSNorm(nn.Module):
+    """``(..., D)``: x / √(mean x² + eps), in float32 at least if asked, then a weight and perhaps a bias."""
 
     eps: float
     use_bias: bool
     in_float32: bool
     param_dtype: Any
 
-    @nn.nowrap
-    def reduced(self, x: jax.Array) -> jax.Array:
-        return _at_least_float32(x) if self.in_float32 else x
-
-    @nn.nowrap
-    def scaled(self, x: jax.Array) -> jax.Array:
-        y = x * self.param("weight", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = _at_least_float32(x) if self.in_float32 else x
+        y = (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps)).astype(x.dtype)
+        y = y * self.param("weight", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
         if not self.use_bias:
             return y
         return y + self.param("bias", nn.initializers.zeros, (x.shape[-1],), self.param_dtype)
-
-
-class RMSNorm(_Norm):
-    """``(..., D)``: x / √(mean x² + eps)."""
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        y = self.reduced(x)
-        y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps)
-        return self.scaled(y.astype(x.dtype))
-
-
-class _MultiHeadLayerNorm(_Norm):
-    """``(..., N, V)`` → ``(..., N·V)``: each head has its own mean and variance."""
-
-    @nn.compact
-    def __call__(self, h: jax.Array) -> jax.Array:
-        y = self.reduced(h)
-        y = y - y.mean(-1, keepdims=True)
-        y = (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + self.eps)).astype(h.dtype)
-        return self.scaled(y.reshape(*y.shape[:-2], y.shape[-2] * y.shape[-1]))
 
 
 def _small(config: XLSTMConfig) -> Any:
@@ -327,14 +274,6 @@ def _small(config: XLSTMConfig) -> Any:
 
 def _wang(config: XLSTMConfig) -> Any:
     return nn.initializers.normal(2 / (config.num_blocks * math.sqrt(config.hidden_size)))
-
-
-def _forget_bias(key: jax.Array, shape: tuple[int, ...], dtype: Any, *_: Any, **__: Any) -> jax.Array:
-    return jnp.linspace(3.0, 6.0, shape[0], dtype=dtype)
-
-
-def _heads(x: jax.Array, N: int) -> jax.Array:
-    return x.reshape(*x.shape[:-1], N, x.shape[-1] // N)
 
 
 def _soft_cap(x: jax.Array, cap: float) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The xLSTM language model in PyTorch, on `torch_impl.mlstm` and `torch_impl.mlstm_step`.
+"""The xLSTM language model in PyTorch, on the layer `torch_impl.mLSTM`.
 
     model = XLSTM(config)
     logits = model(tokens)                                       # tokens (B, S) → (B, S, vocab_size)
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from examples.xlstm.config import XLSTMConfig
-from torch_impl import MLSTMState, mlstm, mlstm_step
+from torch_impl import MLSTMState, mLSTM
 
 State = tuple[MLSTMState, ...]
 """The memories of all blocks, in the accumulation dtype."""
@@ -58,7 +58,7 @@ class XLSTM(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise every parameter again: gates as published, other linear maps normally distributed."""
+        """Initialise every parameter again: layers as our packages do, other linear maps normally distributed."""
         D, blocks = self.config.hidden_size, self.config.num_blocks
         small = math.sqrt(2 / (5 * D))
         for name, parameter in self.named_parameters():
@@ -66,7 +66,7 @@ class XLSTM(nn.Module):
                 parameter.zero_()
             elif parameter.ndim == 1:
                 parameter.fill_(1)
-            elif name.endswith(("out_proj.weight", "proj_down.weight")):
+            elif name.endswith("proj_down.weight"):
                 parameter.normal_(std=2 / (blocks * math.sqrt(D)))
             else:
                 parameter.normal_(std=small)
@@ -75,15 +75,10 @@ class XLSTM(nn.Module):
 
     def initial_state(self, batch_size: int) -> State:
         """Empty memories, on the device of the parameters."""
-        config, weight = self.config, self.lm_head.weight
-        B, N = batch_size, config.num_heads
-        K, V = config.qk_dim // N, config.v_dim // N
-        dtype = torch.promote_types(weight.dtype, torch.float32)
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=weight.device)
-
-        return tuple(MLSTMState(zeros(B, N, K, V), zeros(B, N, K), zeros(B, N)) for _ in range(config.num_blocks))
+        return tuple(
+            block.mlstm_layer.initial_state(batch_size)  # pyright: ignore  # a ModuleList forgets its type
+            for block in self.backbone.blocks
+        )
 
     @overload
     def forward(
@@ -201,18 +196,23 @@ class Block(nn.Module):
         super().__init__()
         D, bias, in_float32 = config.hidden_size, config.use_bias, config.norm_reduction_force_float32
         self.norm_mlstm = RMSNorm(D, config.norm_eps, bias, in_float32)
-        self.mlstm_layer = _MLSTMLayer(config)
+        self.mlstm_layer = mLSTM(
+            D,
+            config.num_heads,
+            bias,
+            qk_dim_factor=config.qk_dim_factor,
+            v_dim_factor=config.v_dim_factor,
+            gate_soft_cap=config.gate_soft_cap,
+            norm_eps=config.norm_eps,
+            eps=config.eps,
+            num_blocks=config.num_blocks,
+        )
         self.norm_ffn = RMSNorm(D, config.norm_eps, bias, in_float32)
         self.ffn = FeedForward(config)
 
     def reset_layer(self) -> None:
-        """Initialise the gates: constant, with forget gates that remember."""
-        layer = self.mlstm_layer
-        for gate in (layer.igate_preact, layer.fgate_preact):
-            nn.init.zeros_(gate.weight)
-        nn.init.constant_(layer.igate_preact.bias, -10)
-        with torch.no_grad():
-            layer.fgate_preact.bias.copy_(torch.linspace(3, 6, layer.N))
+        """Initialise the layer as our packages do."""
+        self.mlstm_layer.reset_parameters()
 
     def forward(self, x: Tensor, memory: MLSTMState | None, **how: Any) -> tuple[Tensor, MLSTMState]:
         """``(B, S, D)`` or ``(T, D)`` → the same, and the memory after it; options as in `torch_impl.mlstm`."""
@@ -224,38 +224,6 @@ class Block(nn.Module):
         y, memory = self.mlstm_layer.step(self.norm_mlstm(x), memory)
         x = x + y
         return x + self.ffn(self.norm_ffn(x)), memory
-
-
-class _MLSTMLayer(nn.Module):
-    def __init__(self, config: XLSTMConfig) -> None:
-        super().__init__()
-        D, N, bias = config.hidden_size, config.num_heads, config.use_bias
-        self.N, self.cap, self.eps = N, config.gate_soft_cap, config.eps
-        self.q = nn.Linear(D, config.qk_dim, bias)
-        self.k = nn.Linear(D, config.qk_dim, bias)
-        self.v = nn.Linear(D, config.v_dim, bias)
-        self.ogate_preact = nn.Linear(D, config.v_dim, bias)
-        self.igate_preact = nn.Linear(D, N)
-        self.fgate_preact = nn.Linear(D, N)
-        in_float32 = config.norm_reduction_force_float32
-        self.multihead_norm = _MultiHeadLayerNorm(config.v_dim, config.norm_eps, bias, in_float32)
-        self.out_proj = nn.Linear(config.v_dim, D, bias)
-
-    def forward(self, u: Tensor, memory: MLSTMState | None, **how: Any) -> tuple[Tensor, MLSTMState]:
-        h, after = mlstm(*self._inputs(u), initial_state=memory, return_state=True, eps=self.eps, **how)
-        return self._output(u, h), after
-
-    def step(self, u: Tensor, memory: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        h, memory = mlstm_step(*self._inputs(u), memory, eps=self.eps)
-        return self._output(u, h), memory
-
-    def _inputs(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        q, k, v = (linear(u).unflatten(-1, (self.N, -1)) for linear in (self.q, self.k, self.v))
-        i, f = (_soft_cap(_at_least_float32(gate(u)), self.cap) for gate in (self.igate_preact, self.fgate_preact))
-        return q, k, v, i, f
-
-    def _output(self, u: Tensor, h: Tensor) -> Tensor:
-        return self.out_proj(torch.sigmoid(self.ogate_preact(u)) * self.multihead_norm(h))
 
 
 class FeedForward(nn.Module):
@@ -273,8 +241,8 @@ class FeedForward(nn.Module):
         return self.proj_down(self.activation(self.proj_up_gate(u)) * self.proj_up(u))
 
 
-class _Norm(nn.Module):
-    """A weight and perhaps a bias after a normalisation over the last axis, which is in float32 at least if asked."""
+class RMSNorm(nn.Module):
+    """``(..., D)``: x / √(mean x² + eps), in float32 at least if asked, then a weight and perhaps a bias."""
 
     def __init__(self, width: int, eps: float, bias: bool, in_float32: bool) -> None:
         super().__init__()
@@ -282,29 +250,10 @@ class _Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
-    def _reduced(self, x: Tensor) -> Tensor:
-        return _at_least_float32(x) if self.in_float32 else x
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        return x * self.weight if self.bias is None else x * self.weight + self.bias
-
-
-class RMSNorm(_Norm):
-    """``(..., D)``: x / √(mean x² + eps)."""
-
     def forward(self, x: Tensor) -> Tensor:
-        y = self._reduced(x)
-        return self._scaled((y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype))
-
-
-class _MultiHeadLayerNorm(_Norm):
-    """``(..., N, V)`` → ``(..., N·V)``: each head has its own mean and variance."""
-
-    def forward(self, h: Tensor) -> Tensor:
-        y = self._reduced(h)
-        y = y - y.mean(-1, keepdim=True)
-        y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)).to(h.dtype)
-        return self._scaled(y.flatten(-2))
+        y = _at_least_float32(x) if self.in_float32 else x
+        y = (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
+        return y if self.bias is None else y + self.bias
 
 
 def _soft_cap(x: Tensor, cap: float) -> Tensor:

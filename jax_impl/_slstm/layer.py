@@ -32,7 +32,6 @@ class sLSTM(nn.Module):
         num_heads: N.
         add_bias: whether both projections add a bias.
         gradient_clipping, forget_gate: as in `slstm`.
-        forget_gate: as in `slstm`.
         depth: the layer's place among the layers of a model, from 0, the first, to 1, the last.
         dtype: the dtype of the computation; None promotes the dtypes of input and parameters.
         param_dtype: the dtype of the parameters.
@@ -52,8 +51,8 @@ class sLSTM(nn.Module):
     state_head_dim: int
     output_size: int
     num_heads: int
-    add_bias: bool
-    gradient_clipping: float | None
+    add_bias: bool = True
+    gradient_clipping: float | None = None
     forget_gate: str = "sigmoid"
     depth: float = 0.0
     dtype: Any = None

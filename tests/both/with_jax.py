@@ -60,12 +60,12 @@ def layer_parameters(name: str, settings: dict[str, Any], seed: int) -> dict[str
     return {path: numpy(x) for path, x in found.items()}
 
 
-def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str]) -> Callable:
-    """A layer as a function of its parameters at these paths, of its input and of keywords."""
+def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str], method: str = "__call__") -> Callable:
+    """A method of a layer as a function of its parameters at these paths, of its input and of keywords."""
     layer = getattr(package, name)(**settings)
 
     def call(*arrays: jax.Array, **given: Any) -> Any:
         params = unflatten_dict(dict(zip(paths, arrays, strict=False)), sep=".")
-        return layer.apply({"params": params}, arrays[len(paths)], **given)
+        return layer.apply({"params": params}, arrays[len(paths)], method=method, **given)
 
     return call

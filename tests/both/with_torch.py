@@ -65,17 +65,30 @@ def layer_parameters(name: str, settings: dict[str, Any], seed: int) -> dict[str
     """The initial parameters of a layer; a projection has a kernel, (in, out), and a bias."""
     torch.manual_seed(seed)
     found = getattr(package, name)(**settings).state_dict()
-    renamed = {path.replace(".weight", ".kernel"): x.T if path.endswith(".weight") else x for path, x in found.items()}
+    renamed = {
+        path.replace(".weight", ".kernel"): x.t() if path.endswith(".weight") else x for path, x in found.items()
+    }
     return {path: numpy(x) for path, x in renamed.items()}
 
 
-def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str]) -> Callable:
-    """A layer as a function of its parameters at these paths, of its input and of keywords."""
-    layer = getattr(package, name)(**settings)
+class _Method(torch.nn.Module):
+    """A layer whose call is another method of it."""
+
+    def __init__(self, layer: torch.nn.Module, method: str):
+        super().__init__()
+        self.layer, self.method = layer, method
+
+    def forward(self, *arrays: Any, **given: Any) -> Any:
+        return getattr(self.layer, self.method)(*arrays, **given)
+
+
+def layer_call(name: str, settings: dict[str, Any], paths: Sequence[str], method: str = "forward") -> Callable:
+    """A method of a layer as a function of its parameters at these paths, of its input and of keywords."""
+    layer = _Method(getattr(package, name)(**settings), method)
 
     def call(*arrays: torch.Tensor, **given: Any) -> Any:
         kernels = {
-            path.replace(".kernel", ".weight"): x.T if path.endswith(".kernel") else x
+            f"layer.{path.replace('.kernel', '.weight')}": x.T if path.endswith(".kernel") else x
             for path, x in zip(paths, arrays, strict=False)
         }
         return torch.func.functional_call(layer, kernels, (arrays[len(paths)],), given)

@@ -89,7 +89,7 @@ GRU_FIELDS = (
     "input_size state_head_dim output_size num_input_heads num_forget_input_heads num_reset_input_heads "
     "num_weight_heads num_forget_weight_heads num_reset_weight_heads add_bias gradient_clipping"
 ).split()
-OTHER_NAMES = {"MLSTMState", "mLSTMBackendFwbwConfig", "mLSTMBackendFwbw", "GRU", "sLSTM"}
+OTHER_NAMES = {"MLSTMState", "mLSTMBackendFwbwConfig", "mLSTMBackendFwbw", "GRU", "mLSTM", "sLSTM"}
 OTHER_NAMES |= {"KernelBackend", "explain_backend"}
 FORMS = ["mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise"]
 DIFFERENTIABLE = ["rev_cumsum", "rev_cumsum_off", "causal_forget_matrix", "dtilde_matrix", "mlstm", "gru"]

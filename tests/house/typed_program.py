@@ -32,7 +32,7 @@ def with_torch(x: torch.Tensor, gates: torch.Tensor, backend: torch_impl.KernelB
     h, state = torch_impl.mlstm(x, x, x, gates, gates, return_state=True, kernel_backend="torch")
     assert_type(state, torch_impl.MLSTMState)
     step, state = torch_impl.mlstm_step(x[:, 0], x[:, 0], x[:, 0], gates[:, 0], gates[:, 0], state, eps=1e-6)
-    layer = torch_impl.GRU(64, 16, 64, 8, 8, 8, 8, 8, 8, add_bias=True, gradient_clipping=1.0)
+    layer = torch_impl.GRU(64, 16, 64, 8, gradient_clipping=1.0)
     output, _ = layer(torch.zeros(30, 64), cu_seqlens=torch.tensor([0, 12, 12, 30]))
     assert_type(torch_impl.dtilde_matrix(gates, gates), torch.Tensor)
     return h.sum() + step.sum() + output.sum()

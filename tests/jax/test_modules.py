@@ -65,3 +65,17 @@ def test_layers_in_a_model_are_tabulated_and_captured():
     layer = captured["intermediates"]["GRU_0"]
     assert jax.tree.map(jnp.shape, layer["__call__"]) == (((2, 3, 7), (2, 4, 16)),)
     assert layer["input_projection"]["__call__"][0].shape == (2, 3, 7 * 16)
+
+
+def test_an_mlstm_in_16_bits():
+    """Products in 16 bits; parameters, gates and states in float32."""
+    x = normal(np.random.default_rng(2), 2, 5, 16, dtype=np.float32)
+    module = jax_impl.mLSTM(16, 2, True)
+    variables = module.init(jax.random.key(0), x)
+    expected, _ = module.apply(variables, x)
+    low = module.clone(dtype=jnp.bfloat16)
+    y, state = low.apply(variables, x)
+    first, _ = low.apply(variables, x[:, 0], low.initial_state(2), method="step")
+    assert y.dtype == first.dtype == jnp.bfloat16 and {part.dtype for part in state} == {jnp.dtype(jnp.float32)}
+    assert_close([y, first], [expected, expected[:, 0]], 3e-2)
+    assert not np.array_equal(y, expected)

@@ -1,4 +1,4 @@
-"""The GRU layer."""
+"""The layers."""
 
 import copy
 import io
@@ -8,7 +8,7 @@ import torch
 
 from tests.calls.layer_cases import LayerCase
 from tests.torch.loops import relative_error
-from torch_impl import GRU
+from torch_impl import GRU, MLSTMState, mLSTM, sLSTM
 
 SIZES = LayerCase(1, 1, 5, 4, 6, (4, 1, 2, 1, 2, 4)).settings()
 
@@ -106,3 +106,51 @@ def test_an_input_of_another_dtype_is_refused():
     layer = GRU(**SIZES)
     with pytest.raises(TypeError, match=r"^GRU: `input` is f64\[2,3,5\]; expected float32, the parameters' dtype$"):
         layer(torch.ones(2, 3, 5, dtype=torch.float64))
+
+
+def test_an_mlstm_in_16_bits():
+    """Products in 16 bits, states in float32; under autocast the norm's weight keeps its dtype."""
+    torch.manual_seed(0)
+    layer, x = mLSTM(32, 4, add_bias=True), torch.randn(2, 9, 32)
+    torch.nn.init.normal_(layer.igate_preact.weight)
+    exact, _ = copy.deepcopy(layer).double()(x.double())
+    low, state = copy.deepcopy(layer).bfloat16()(x.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed, carried = layer(x)
+        step, _ = layer.step(x[:, 0], layer.initial_state(2))
+    assert low.dtype is mixed.dtype is step.dtype is torch.bfloat16
+    assert {part.dtype for part in (*state, *carried)} == {torch.float32}
+    for got, expected in ((low, exact), (mixed, exact), (step, exact[:, 0])):
+        assert 1e-4 < relative_error(got.double(), expected) < 3e-2
+
+
+def test_an_mlstm_is_compiled_in_one_piece_and_drawn_again():
+    layer, x, cu_seqlens = mLSTM(8, 2).double(), torch.randn(12, 8, dtype=torch.float64), torch.tensor([0, 5, 12])
+    state = MLSTMState(*(torch.randn_like(part) for part in layer.initial_state(2)))
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    (y, last), (expected, of_last) = (f(x, state, cu_seqlens) for f in (compiled, layer))
+    for got, want in zip((y, *last), (expected, *of_last), strict=True):
+        assert relative_error(got, want) < 1e-12
+    torch._dynamo.reset()
+    before = copy.deepcopy(layer.state_dict())
+    layer.reset_parameters()
+    drawn = {name for name, value in layer.state_dict().items() if not torch.equal(value, before[name])}
+    assert drawn == {f"{name}.weight" for name in ("q", "k", "v", "ogate_preact", "out_proj")}
+    assert "qk_head_dim=2" in repr(layer) and mLSTM(8, 2, dtype=torch.float64, device="meta").q.weight.is_meta
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **where: GRU(6, 4, 5, 2, reset_after=True, **where),
+        lambda **where: sLSTM(6, 4, 5, 2, **where),
+        lambda **where: mLSTM(8, 2, True, **where),
+    ],
+)
+def test_parameters_are_made_on_a_device_and_in_a_dtype(make):
+    parameters = dict(make(device="meta", dtype=torch.bfloat16).named_parameters())
+    assert {(p.device.type, p.dtype) for p in parameters.values()} == {("meta", torch.bfloat16)}
+    assert {(p.device.type, p.dtype) for p in make().parameters()} == {("cpu", torch.float32)}
+    layer = make(dtype=torch.float64)
+    x = torch.randn(2, 3, 8 if isinstance(layer, mLSTM) else 6, dtype=torch.float64)
+    assert layer(x)[0].dtype is torch.float64 and dict(layer.named_parameters()).keys() == parameters.keys()

@@ -1,12 +1,13 @@
 """The layer `sLSTM`, as a ``torch.nn.Module`` on top of `slstm`."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from reference.arguments import Call, SLSTMState, check_slstm_sizes, describe, dtype_name
-from torch_impl._arrays import TORCH, autocast_dtype
+from reference.arguments import SLSTMState, check_slstm_sizes
 from torch_impl._backends import KernelBackend
-from torch_impl._modules import Projection
+from torch_impl._modules import Projection, check_input
 from torch_impl._slstm.api import slstm
 
 
@@ -30,6 +31,7 @@ class sLSTM(nn.Module):
         add_bias: whether both projections add a bias.
         gradient_clipping, forget_gate: as in `slstm`.
         depth: the layer's place among the layers of a model, from 0, the first, to 1, the last.
+        device, dtype: of the parameters.
 
     Attributes:
         input_projection: linear, from ``input_size`` to ``4·N·H``, in the order z, i, f, o.
@@ -50,11 +52,13 @@ class sLSTM(nn.Module):
         state_head_dim: int,
         output_size: int,
         num_heads: int,
-        add_bias: bool,
-        gradient_clipping: float | None,
+        add_bias: bool = True,
+        gradient_clipping: float | None = None,
         *,
         forget_gate: str = "sigmoid",
         depth: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         check_slstm_sizes(
@@ -64,11 +68,12 @@ class sLSTM(nn.Module):
         self.num_heads, self.gradient_clipping = num_heads, gradient_clipping
         self.forget_gate, self.depth = forget_gate, depth
         N, H = num_heads, state_head_dim
-        self.input_projection = Projection(input_size, 4 * N * H, bias=add_bias)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.input_projection = Projection(input_size, 4 * N * H, add_bias, **factory)
         self.weight_z, self.weight_i, self.weight_f, self.weight_o = (
-            nn.Parameter(torch.empty(N, H, H)) for _ in range(4)
+            nn.Parameter(torch.empty(N, H, H, **factory)) for _ in range(4)
         )
-        self.output_projection = Projection(N * H, output_size, bias=add_bias)
+        self.output_projection = Projection(N * H, output_size, add_bias, **factory)
         self._reset_weights()
 
     def reset_parameters(self) -> None:
@@ -111,11 +116,7 @@ class sLSTM(nn.Module):
         Raises:
             TypeError, ValueError: as in `slstm`.
         """
-        call = Call("sLSTM", TORCH)
-        call.floating(input=input)
-        call.shape("input", input, f"{'B S' if cu_seqlens is None else 'T'} {self.input_size}")
-        if autocast_dtype(input) is None and input.dtype is not self.weight_z.dtype:
-            call.refuse(TypeError, "input", describe(input), f"{dtype_name(self.weight_z)}, the parameters' dtype")
+        check_input("sLSTM", input, "B S" if cu_seqlens is None else "T", self.input_projection.weight)
         heads = self.input_projection(input).unflatten(-1, (4, self.num_heads, self.state_head_dim))
         z, i, f, o = heads.unbind(-3)
         h, state = slstm(

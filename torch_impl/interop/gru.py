@@ -47,8 +47,7 @@ Layer = TypeVar("Layer", bound=torch.nn.Module)
 def load_parameters(layer: type[Layer], weights: Any, device: torch.device | str | None) -> Layer:
     """A layer with these weights; an output projection that they do not have is the identity, which is not trained."""
     parameters = weights.parameters()
-    with torch.device(torch.get_default_device() if device is None else device):
-        made = layer(**weights.arguments()).to(_tensor(weights.input_kernel[:0]).dtype)
+    made = layer(**weights.arguments(), device=device, dtype=_tensor(weights.input_kernel[:0]).dtype)
     with torch.no_grad():
         for name, value in parameters.items():
             if isinstance(value, np.ndarray):
