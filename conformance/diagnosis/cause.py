@@ -10,6 +10,10 @@ LEADING = 5
 """Number of causes at the head of a report."""
 
 
+NOISE = 1e-3
+"""Errors below this share of an array's largest value are excessive rounding, not a wrong formula."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """One law in one dtype."""

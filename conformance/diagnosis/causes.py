@@ -7,15 +7,12 @@ from typing import Any
 
 from conformance.base.dtypes import FLOATING
 from conformance.cases import from_json, simplicity, to_json
-from conformance.diagnosis.cause import Cause, Check
+from conformance.diagnosis.cause import NOISE, Cause, Check
 from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.matrix import RANK
 from conformance.features.promises import excluding
 from conformance.judge.outcome import Counterexample, LawResult
 from conformance.tolerance.compared import ENDINGS, ArrayOutcome
-
-NOISE = 1e-3
-"""Errors below this share of an array's largest value are excessive rounding, not a wrong formula."""
 
 Pair = tuple[LawResult, Counterexample | None]
 """A failed law, and one of its counterexamples; None if it has none."""

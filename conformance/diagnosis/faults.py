@@ -227,9 +227,8 @@ class Faults:
             essential = tried.needed(judged.case, small, happens, lambda case: tried.status(case, aspect) != RIGHT)
         if formula is None:
             ranges = () if self.hurried else ranges_of(tried, small, essential, aspect, happens)
-            formula = search.of_rows(small, happens)
-            if formula is None:
-                formula = search.of_ranges(small, happens, ranges) if ranges else search.several(small, happens)
+            formula = search.of_ranges(small, happens, ranges) if ranges else search.several(small, happens)
+            formula = formula or search.of_rows(small, happens)
             if formula is not None:
                 essential, ranges = essential if formula.occasional else (), ()
         fault = self._kept(aspect, formula, essential, small, happens, ranges)

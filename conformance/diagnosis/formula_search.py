@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from conformance.diagnosis.cause import NOISE
 from conformance.diagnosis.experiments import Experiments, Happens, with_steps
 from conformance.diagnosis.ranges import Range
 from conformance.features import described
@@ -94,12 +95,18 @@ class FormulaSearch:
             return None
         alike, rich = self._alike(judged, happens)
         trials = alike if rich is None else [*alike, rich]
+        # A value that is only rounded is no changed line whose gradient may be another.
+        apart = judged.value == WRONG and any(array.error >= NOISE for array in judged.wrong_arrays)
         for formula in self._timed(formulas_of_rows(self.operation)):
             # A changed line need not run on every call.
             with suppress(Exception):
                 if recognised([formula], trials) is not None:
                     return formula
-                if judged.value == WRONG and recognised([formula], trials, outputs_alone=True) is not None:
+                if (
+                    judged.value == WRONG
+                    and not rounds
+                    and recognised([formula], trials, outputs_alone=True) is not None
+                ):
                     return in_value(formula)
         return None
 

@@ -1,49 +1,15 @@
-"""The changed lines of the specification, in the order of the operations.
+"""The changed lines of the specification, one file for each operation or part of one.
 
 Each row is a fault that somebody might make. Planted in a copy of the specification, it scores the laws: one of them
 must break. Computed on the arguments of a call that a target got wrong, it names what the target computes. Rows that
 are right for everyone, other spellings and orders, are in `correct`: no law may refuse them.
 """
 
-from conformance.rows import (
-    accumulate,
-    calls,
-    decay,
-    fwbw,
-    fwbw_backward,
-    gru,
-    gru_backward,
-    layers,
-    mlstm,
-    mlstm_backward,
-    mlstm_chunkwise,
-    mlstm_sharded,
-    mlstm_step,
-    scan,
-    sharding,
-    sizes,
-    slstm,
-)
+import importlib
+import pkgutil
+
 from conformance.rows.row import Row
 
-_FILES = (
-    scan,
-    decay,
-    mlstm,
-    mlstm_chunkwise,
-    mlstm_backward,
-    mlstm_sharded,
-    mlstm_step,
-    fwbw,
-    fwbw_backward,
-    gru,
-    gru_backward,
-    slstm,
-    accumulate,
-    sharding,
-    layers,
-    calls,
-    sizes,
-)
+_FILES = [name for _, name, _ in pkgutil.iter_modules(__path__) if name not in ("row", "correct")]
 
-ROWS: tuple[Row, ...] = tuple(row for file in _FILES for row in file.ROWS)
+ROWS: tuple[Row, ...] = tuple(row for name in _FILES for row in importlib.import_module(f"{__name__}.{name}").ROWS)
