@@ -16,7 +16,7 @@ from conformance.formulas import formulas_of, pairs_of, ranged
 from conformance.formulas.formula import Formula
 from conformance.formulas.judged import WRONG, Clock, Judged
 from conformance.formulas.recognition import matches, recognised
-from conformance.formulas.rows import formulas_of_rows, in_value
+from conformance.formulas.rows import DoesNotRunError, formulas_of_rows, in_value
 from conformance.operations import Operation
 
 SECONDS = 12.0
@@ -98,15 +98,10 @@ class FormulaSearch:
         # A value that is only rounded is no changed line whose gradient may be another.
         apart = judged.value == WRONG and any(array.error >= NOISE for array in judged.wrong_arrays)
         for formula in self._timed(formulas_of_rows(self.operation)):
-            # A changed line need not run on every call.
-            with suppress(Exception):
+            with suppress(DoesNotRunError):
                 if recognised([formula], trials) is not None:
                     return formula
-                if (
-                    judged.value == WRONG
-                    and not rounds
-                    and recognised([formula], trials, outputs_alone=True) is not None
-                ):
+                if apart and recognised([formula], trials, outputs_alone=True) is not None:
                     return in_value(formula)
         return None
 

@@ -14,6 +14,11 @@ from conformance.rows.row import Row
 from conformance.specification import traced
 from conformance.specification.changed import changed
 
+
+class DoesNotRunError(Exception):
+    """The specification with a row changed raises on this call, or does what the tape cannot follow."""
+
+
 CHECKS = ("arguments.py", "_call.py")
 """Modules whose rows change what is refused, and no answer."""
 
@@ -26,13 +31,20 @@ def formulas_of_rows(operation: Operation) -> Iterator[Formula]:
     for row in ROWS:
         if row.op == operation.about and row.module not in CHECKS and row not in sizes.ROWS:
             name = f"the specification with a fault: {row.name}"
-            compute = partial(_computed, operation, row)
+            compute = partial(_runs, operation, row)
             yield Formula(name=name, compute=compute, changes_value=True, change={}, alone=True)
 
 
 def in_value(formula: Formula) -> Formula:
     """The same formula, where a target's gradient is another."""
     return replace(formula, name=f"in value alone {formula.name}")
+
+
+def _runs(operation: Operation, row: Row, *call: Any) -> Computed:
+    try:
+        return _computed(operation, row, *call)
+    except Exception as error:
+        raise DoesNotRunError(f"{row.name}: {error}") from error
 
 
 def _computed(
