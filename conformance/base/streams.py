@@ -76,10 +76,17 @@ def _kept_writable(name: str) -> _Lasting | None:
     return file
 
 
+def in_terminal() -> bool:
+    """Whether messages go to a terminal, or to what the variable TTY_COMPATIBLE says is like one, as for Rich.
+
+    In a file or a pipe a line stays whole, so that it can be searched.
+    """
+    return sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE") == "1"
+
+
 def wrapped(message: str) -> str:
     """A message of one line, wrapped where the command runs in a terminal."""
-    wraps = "COLUMNS" in os.environ or sys.stderr.isatty()
-    if not wraps or "\n" in message:
+    if not in_terminal() or "\n" in message:
         return message
     width = shutil.get_terminal_size().columns
     return "\n".join(textwrap.wrap(message, width - 7, subsequent_indent="    ", break_on_hyphens=False))

@@ -13,6 +13,7 @@ from conformance.base.dtypes import HALF, Array
 from conformance.cases._case import (
     AS_DRAWN,
     LONG_STEPS,
+    PINS,
     USUAL,
     Limits,
     Sequences,
@@ -320,8 +321,10 @@ def some_in_chunks(strategy: Callable[[Limits], st.SearchStrategy]) -> Callable[
 def sharded_mlstm(draw: Any, limits: Limits) -> MLSTMCase:
     """A dense or a packed call; where a new shape must be compiled, with steps that eight devices share equally."""
     if limits.eager:
-        dense = some_in_chunks(partial(mlstm, eps=0.0))(limits)
-        case = draw(dense if limits.pin else st.one_of(dense, packed_mlstm(limits, eps=0.0)))
+        # Every second pin is of packed calls.
+        packed = limits.pin in PINS[limits.stratum][1::2] if limits.pin else draw(st.booleans())
+        dense = some_in_chunks(partial(mlstm, eps=0.0))
+        case = draw(packed_mlstm(limits, eps=0.0) if packed else dense(limits))
     else:
         dynamic, T = draw(_dynamic(limits, True)), limited(16, limits)
         case = MLSTMCase(2, T, 2, 3, 2, **dynamic)

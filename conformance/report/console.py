@@ -1,6 +1,5 @@
 """The terminal: a live bar while a target runs, then its table, then the failures in at most fifteen lines each."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -51,7 +50,7 @@ def say(console: Console, text: str, start: str = "", hang: int = HANG) -> None:
         start: what precedes the first line of it.
         hang: columns by which the other lines are indented.
     """
-    if not wraps(console):
+    if not console.is_terminal:
         console.print(f"{start}{text}", highlight=False, soft_wrap=True)
         return
     while text.startswith("\n"):
@@ -62,15 +61,10 @@ def say(console: Console, text: str, start: str = "", hang: int = HANG) -> None:
         console.print(Text(start if number == 0 else " " * hang) + line, highlight=False, soft_wrap=True)
 
 
-def wraps(console: Console) -> bool:
-    """Whether texts are wrapped: in a terminal, and where the variable COLUMNS gives a width."""
-    return console.is_terminal or "COLUMNS" in os.environ
-
-
 def _say_all(console: Console, told: list[tuple[str, str]]) -> None:
     for word, said in told:
         start = f"    {word:<9} "
-        if word == "again" and wraps(console):
+        if word == "again" and console.is_terminal:
             said = _command(said, max(console.width - len(start), NARROWEST))
         say(console, escape(said), start, hang=len(start))
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from pytest import MonkeyPatch
+
 from conformance.base.options import RunOptions
 from conformance.frameworks.targets import load
 from conformance.judge.outcome import LawResult
@@ -42,3 +44,9 @@ def judged_file(
     path = directory / "target.py"
     path.write_text(text)
     return run_law(load(str(path), framework, "cpu"), law_of(law), dtype, options or RunOptions())
+
+
+def in_terminal(monkeypatch: MonkeyPatch, columns: int) -> None:
+    """Let the command print as in a terminal of so many columns, without colours."""
+    for name, value in {"TTY_COMPATIBLE": "1", "TERM": "dumb", "COLUMNS": str(columns), "LINES": "25"}.items():
+        monkeypatch.setenv(name, value)

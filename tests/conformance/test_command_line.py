@@ -19,6 +19,7 @@ from conformance.judge.outcome import LawResult
 from conformance.judge.selection import options_of
 from conformance.laws import Kind, all_laws
 from conformance.report import TargetReport
+from tests.conformance.judging import in_terminal
 
 ROOT = Path(reference.__file__).resolve().parents[1]
 QUICK = ("--op", "rev_cumsum", "--dtype", "float32", "--examples", "4", "--max-steps", "33")
@@ -370,7 +371,7 @@ def test_the_command_that_runs_a_failure_again_says_all_that_matters(monkeypatch
 def test_a_cause_is_among_the_first_lines_of_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    in_terminal(monkeypatch, 80)
     path = tmp_path / "third_party.py"
     path.write_text(SCANS.format(value=text))
     lines = invoke("run", str(path), "--failures", str(tmp_path), *QUICK).output.splitlines()
@@ -387,7 +388,7 @@ def test_a_target_that_cannot_be_imported_says_why_first(tmp_path: Path) -> None
 
 
 def test_a_message_is_wrapped_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    in_terminal(monkeypatch, 60)
     lines = invoke("run", "no_such_module").output.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("Error: "))
     assert max(map(len, lines)) <= 60 and all(line.startswith("    ") for line in lines[at + 1 :])

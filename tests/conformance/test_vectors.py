@@ -21,6 +21,7 @@ from conformance.cases import LONG_STEPS
 from conformance.cli import main
 from conformance.frameworks.targets import load
 from conformance.operations import OPERATIONS
+from tests.conformance.judging import in_terminal
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "test-vectors.md"
@@ -421,7 +422,7 @@ def test_arrays_are_stored_as_they_are(dtype: str) -> None:
 
 
 def test_a_terminal_has_wrapped_lines(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
+    in_terminal(monkeypatch, 60)
     refused = invoke("check", small, tmp_path / "no answers of a program with a rather long name").output
     # A path without spaces is longer than a line.
     lines = [line for line in refused[refused.index("Error: ") :].splitlines() if "/" not in line]
