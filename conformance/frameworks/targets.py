@@ -18,6 +18,9 @@ from conformance.operations import BACKWARDS, HELPERS, PUBLIC
 
 ENTRY_POINTS = "gatespec.implementations"
 
+HEADLINE = 300
+"""Number of characters of an import's error in the first line of a message."""
+
 
 def find(target: str) -> tuple[dict[str, Any], str]:
     """The public functions of a TARGET, and the top-level package that holds it.
@@ -32,7 +35,10 @@ def find(target: str) -> tuple[dict[str, Any], str]:
         raise
     except raised_by_target() as error:
         own = _own_traceback(error)
-        raise ImportFailedError(f"{target} cannot be imported: {own.splitlines()[-1]}\n\n{own}") from error
+        last = own.splitlines()[-1]
+        # The whole of a long one is below, in the traceback.
+        last = last if len(last) <= HEADLINE else f"{last[:HEADLINE]}…"
+        raise ImportFailedError(f"{target} cannot be imported: {last}\n\n{own}") from error
     functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
     if not any(name in PUBLIC for name in functions):
         raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")
