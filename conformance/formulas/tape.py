@@ -4,16 +4,16 @@ Formulas are written forwards only, and their gradients follow, parts held const
 """
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from conformance.base import dtypes
+from conformance.specification.traced import Pullback, like
 
 _numbers = count()
-Pullback = Callable[[np.ndarray], np.ndarray]
 
 
 class Tensor:
@@ -33,7 +33,7 @@ class Tensor:
 
     def __add__(self, other: Any) -> "Tensor":
         other = tensor(other)
-        return Tensor(self.value + other.value, ((self, _like(self.shape)), (other, _like(other.shape))))
+        return Tensor(self.value + other.value, ((self, like(self.shape)), (other, like(other.shape))))
 
     __radd__ = __add__
 
@@ -48,7 +48,7 @@ class Tensor:
 
     def __mul__(self, other: Any) -> "Tensor":
         other = tensor(other)
-        to_self, to_other = _like(self.shape), _like(other.shape)
+        to_self, to_other = like(self.shape), like(other.shape)
         return Tensor(
             self.value * other.value,
             ((self, lambda d: to_self(d * other.value)), (other, lambda d: to_other(d * self.value))),
@@ -59,7 +59,7 @@ class Tensor:
     def __truediv__(self, other: Any) -> "Tensor":
         other = tensor(other)
         quotient = self.value / other.value
-        to_self, to_other = _like(self.shape), _like(other.shape)
+        to_self, to_other = like(self.shape), like(other.shape)
         return Tensor(
             quotient,
             ((self, lambda d: to_self(d / other.value)), (other, lambda d: to_other(-d * quotient / other.value))),
@@ -83,17 +83,6 @@ def tensor(x: Any) -> Tensor:
 def constant(x: Tensor) -> Tensor:
     """The value, which passes no cotangent on."""
     return Tensor(x.value)
-
-
-def _like(shape: tuple[int, ...]) -> Pullback:
-    """Sums a cotangent over the axes along which a value of this shape was broadcast."""
-
-    def pullback(d: np.ndarray) -> np.ndarray:
-        d = d.sum(axis=tuple(range(d.ndim - len(shape)))) if d.ndim > len(shape) else d
-        axes = tuple(at for at, size in enumerate(shape) if size == 1 and d.shape[at] != 1)
-        return d.sum(axis=axes, keepdims=True) if axes else d
-
-    return pullback
 
 
 def elementwise(x: Tensor, value: np.ndarray, slope: np.ndarray) -> Tensor:
@@ -145,7 +134,7 @@ def rounded(x: Tensor, dtype: str) -> Tensor:
 def maximum(x: Tensor, y: Tensor) -> Tensor:
     """The larger of the two; of equal ones, the first has the gradient."""
     first = x.value >= y.value
-    to_x, to_y = _like(x.shape), _like(y.shape)
+    to_x, to_y = like(x.shape), like(y.shape)
     return Tensor(np.maximum(x.value, y.value), ((x, lambda d: to_x(d * first)), (y, lambda d: to_y(d * ~first))))
 
 

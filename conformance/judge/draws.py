@@ -34,7 +34,7 @@ SAMPLE = 30
 """Number of cases that are drawn to see what all cases of a law have in common."""
 
 QUICK_ROWS = 2
-"""Number of rows of usual sizes in a quick run and in 16 bits."""
+"""Number of rows of usual sizes in a quick run, in 16 bits, and of most laws where a shape is compiled."""
 
 SHORT_STEPS = 130
 """Number of steps below which usual sizes, with at most so many steps, are left to few rows."""
@@ -122,10 +122,9 @@ def planned(
 def usual_rows(law: Law, dtype: str, implementation: Implementation, options: RunOptions) -> int:
     """The number of rows of usual sizes on which a law is tried.
 
-    All in float32, in which sizes that matter show best; in 16 bits and in a quick run the first, which have the
-    largest value of each size. Where each shape has to be compiled, gradients, whose calls answer with the value too,
-    are tried on as many, other laws on one row in float32. Kernels that an interpreter runs, which takes a minute for
-    what a device does in a millisecond, are asked for one gradient.
+    All in float32, in which sizes that matter show best; in 16 bits, in a quick run and where each shape has to be
+    compiled, the first, which have the largest value of each size. Kernels that an interpreter runs, which takes a
+    minute for what a device does in a millisecond, are asked for one gradient.
     """
     if not law.usual or options.sizes:
         return min(law.usual, 1)
@@ -135,12 +134,10 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
         return int(law.usual == EVERY)
     if options.quick or options.max_steps < SHORT_STEPS:
         return min(law.usual, QUICK_ROWS)
-    half, first = dtype in HALF, min(law.usual, QUICK_ROWS)
-    if implementation.eager:
-        return first if half else law.usual
-    if not law.gradient:
-        return int(not half)
-    return law.usual if not half else first * (law.usual == EVERY)
+    eager, first = implementation.eager, min(law.usual, QUICK_ROWS)
+    if dtype in HALF:
+        return first if eager or law.usual == EVERY else 0
+    return law.usual if eager or law.gradient else first
 
 
 @functools.lru_cache(maxsize=256)

@@ -45,6 +45,8 @@ class Traced(np.ndarray):
                 raise NotImplementedError(f"no derivative of np.{ufunc.__name__}")
             into = None if out is None else tuple(map(raw, out))
             return getattr(ufunc, method)(*map(raw, xs), out=into, **more)
+        if more:
+            raise NotImplementedError(f"no derivative of np.{ufunc.__name__} with {', '.join(more)}")
         result = _one(ufunc, *xs) if ufunc in SLOPES else _two(ufunc, *xs)
         if out is None:
             return result
@@ -75,7 +77,7 @@ class Traced(np.ndarray):
     def __setitem__(self, key: Any, value: Any) -> None:
         kept = np.ones(self.shape)
         kept[key] = 0.0
-        to_value = _like(np.shape(value))
+        to_value = like(np.shape(value))
         parents = [(node_of(self), lambda d: d * kept)]
         if isinstance(value, Traced):
             parents.append((node_of(value), lambda d: to_value(d[key])))
@@ -85,13 +87,13 @@ class Traced(np.ndarray):
     def _moved(self, move: Callable[[np.ndarray], np.ndarray], back: Pullback) -> "Traced":
         return made(move(raw(self)).copy(), (self, back))
 
-    def copy(self, order: Any = "C") -> "Traced":
+    def copy(self) -> "Traced":
         return self._moved(np.array, lambda d: d)
 
-    def astype(self, dtype: Any, *args: Any, **more: Any) -> "Traced":
+    def astype(self, dtype: Any) -> "Traced":
         return self._moved(lambda x: x.astype(dtype), lambda d: d)
 
-    def reshape(self, *shape: Any, **more: Any) -> "Traced":
+    def reshape(self, *shape: Any) -> "Traced":
         own = self.shape
         return self._moved(lambda x: x.reshape(*shape), lambda d: d.reshape(own))
 
@@ -157,11 +159,11 @@ def _one(ufunc: Any, x: Any) -> Traced:
 def _two(ufunc: Any, x: Any, y: Any) -> Traced:
     z = ufunc(raw(x), raw(y))
     of_x, of_y = PARTIALS[ufunc](np.asarray(raw(x)), np.asarray(raw(y)), z)
-    to_x, to_y = _like(np.shape(x)), _like(np.shape(y))
+    to_x, to_y = like(np.shape(x)), like(np.shape(y))
     return made(z, (x, lambda d: to_x(d * of_x)), (y, lambda d: to_y(d * of_y)))
 
 
-def _like(shape: tuple[int, ...]) -> Pullback:
+def like(shape: tuple[int, ...]) -> Pullback:
     """Sums a cotangent over the axes along which a value of this shape was broadcast."""
 
     def pullback(d: np.ndarray) -> np.ndarray:
@@ -201,7 +203,7 @@ REDUCTIONS = {np.add: _sum, np.maximum: _maximum}
 
 def _where(condition: Any, x: Any, y: Any) -> Traced:
     condition = raw(condition)
-    to_x, to_y = _like(np.shape(x)), _like(np.shape(y))
+    to_x, to_y = like(np.shape(x)), like(np.shape(y))
     chosen = np.where(condition, raw(x), raw(y))
     return made(
         chosen, (x, lambda d: to_x(np.where(condition, d, 0.0))), (y, lambda d: to_y(np.where(condition, 0.0, d)))
@@ -217,7 +219,7 @@ def _einsum(subscripts: str, *xs: Any) -> Traced:
         # An operand without the axes that "..." stands for is shared by them.
         shared = "..." in out and "..." not in names[at]
         formula = f"{','.join([out, *(name for name, _ in others)])}->{'...' * shared}{names[at]}"
-        to_x = _like(values[at].shape)
+        to_x = like(values[at].shape)
         return lambda d: to_x(np.einsum(formula, d, *(x for _, x in others)))
 
     return made(np.einsum(subscripts, *values), *((x, pullback(at)) for at, x in enumerate(xs)))
@@ -249,7 +251,7 @@ def _cumsum(x: Any, axis: int) -> Traced:
 
 
 def _broadcast_to(x: Any, shape: tuple[int, ...]) -> Traced:
-    return made(np.broadcast_to(raw(x), shape).copy(), (x, _like(np.shape(x))))
+    return made(np.broadcast_to(raw(x), shape).copy(), (x, like(np.shape(x))))
 
 
 def _broadcast_arrays(*xs: Any) -> list[Traced]:
