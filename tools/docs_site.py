@@ -37,6 +37,7 @@ BRIDGES: dict[str, tuple[str, ...]] = {
     "torch_impl.interop.transformers": (),
     "torch_impl.interop.gru": ("gru_from_weights",),
     "torch_impl.interop.torch_gru": (),
+    "torch_impl.interop.onnx": (),
     "jax_impl.interop.mlstm_kernels": (),
     "jax_impl.interop.gru": ("gru_from_weights",),
     "reference.interop.gru": (),

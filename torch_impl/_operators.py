@@ -78,12 +78,19 @@ def recordable(schema: str, implementation: Callable, shapes: Callable, differen
 
 
 def recording() -> bool:
-    """Whether torch.export or torch.jit.trace records the current call."""
+    """Whether torch.export or torch.jit.trace records the current call. Raises for ONNX's older exporter."""
     if torch.compiler.is_compiling():
         seen_by_compiler()
         # The flag behind is_exporting(), which PyTorch 2.11 takes for true in all that torch.compile traces.
         return torch.compiler._is_exporting_flag
-    return torch._C._get_tracing_state() is not None
+    if torch._C._get_tracing_state() is None:
+        return False
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            "torch_impl: torch.onnx.export(dynamo=False) cannot export these operations; use dynamo=True with "
+            "custom_translation_table=torch_impl.interop.onnx.translation_table()"
+        )
+    return True
 
 
 class Directions(NamedTuple):

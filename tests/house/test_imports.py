@@ -31,6 +31,7 @@ SHARED_BRIDGES = (
     "reference.interop.gru_frameworks",
     "reference.interop.kernel_registries",
     "reference.interop.slstm_weights",
+    "onnxscript",
 )
 
 

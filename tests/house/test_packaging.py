@@ -233,7 +233,8 @@ def lacking(script: str) -> set[str]:
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     roots = {name.partition(".")[0] for name in names}
     needed = {FRAMEWORK.get(root, root) for root in roots}
-    return {root for root in needed & {"torch", "jax", "flax", "matplotlib"} if find_spec(root) is None}
+    optional = {"torch", "jax", "flax", "matplotlib", "onnxruntime"}
+    return {root for root in needed & optional if find_spec(root) is None}
 
 
 # `make docs` runs the blocks of these, with the commands of the shell between them.
