@@ -27,6 +27,11 @@ from torch_impl import (
     slstm,
     slstm_step,
 )
+from torch_impl._gru.arguments import Arguments as GRUArguments
+from torch_impl._mlstm.arguments import Arguments as MLSTMArguments
+from torch_impl._mlstm.arguments import StepArguments
+from torch_impl._records import fields
+from torch_impl._slstm.arguments import Arguments as SLSTMArguments
 
 # PyTorch's exporter uses what PyTorch deprecates, and warns where arrays share an axis.
 pytestmark = [
@@ -403,6 +408,20 @@ def test_steps() -> None:
         results[0], results[4] = results[0][:, None], results[4][:, None]
         assert_right("mlstm", draw(size)[0], {"eps": 1e-3}, results[:4])
         assert_right("slstm", draw(size)[1], {}, results[4:])
+
+
+TRANSLATED = {
+    GRUArguments: {"gradient_clipping", "reset_after", "backend"},
+    MLSTMArguments: {"chunk_size", "eps", "stabilize_correctly", "return_state", "backend"},
+    StepArguments: {"eps", "backend"},
+    SLSTMArguments: {"forget_gate", "gradient_clipping", "backend"},
+}
+
+
+@pytest.mark.parametrize("record", TRANSLATED)
+def test_no_option_is_ignored(record: type) -> None:
+    """A new option must be translated to ONNX, or refused, and then be added here."""
+    assert {field.name for field in fields(record) if not field.schema.startswith("Tensor")} == TRANSLATED[record]
 
 
 def first_cause(error: BaseException) -> BaseException:
