@@ -43,9 +43,6 @@ class Cause:
         stored: the case as `conformance.cases.from_json` reads it.
         explains: the checks that fail for this reason.
         script, script_text, script_note: the script of the smallest case, if one was saved.
-        example: the check and the stored case that a file of known failures gives for it.
-        breaks: every kind of failure in those checks (an array or an exception, and how it is wrong), with the largest
-            error.
         promise: the expression that excludes the calls that show it; empty if there is none.
     """
 
@@ -65,8 +62,6 @@ class Cause:
     script: str | None = None
     script_text: str | None = None
     script_note: str = ""
-    example: tuple[Check, Mapping[str, Any]] | None = None
-    breaks: tuple[ArrayOutcome, ...] = ()
     promise: str = ""
 
     @property

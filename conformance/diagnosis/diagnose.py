@@ -68,7 +68,7 @@ def diagnose(
         of_op = [result for result in results if result.law.op == op]
         broken = [result for result in of_op if result.status == "failed"]
         operation, spare = BY_LAWS.get(op), clock
-        if options.hurried:
+        if options.quick:
             saved = sum(result.saved for result in broken)
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
         if operation is None or any(map(_ends_process, broken)):
@@ -82,10 +82,10 @@ def diagnose(
             found += examined.causes()
             envelopes.append(examined.envelope())
             alone += examined.alone
-            note = QUICK_NOTE if options.hurried and examined.matrix.untried else note
+            note = QUICK_NOTE if options.quick and examined.matrix.untried else note
         if broken and not clock.left:
             note = f"experiments stopped after {clock.seconds:.0f} s; failures without a cause are listed law by law"
-            note = QUICK_NOTE if options.hurried else note
+            note = QUICK_NOTE if options.quick else note
         if keep is not None:
             keep(_put_together(found, alone, envelopes, start, note))
     scripts = _Scripts(implementation, options, results, save, watch)
@@ -121,7 +121,7 @@ class _Scripts:
         found = sorted(search.found.values(), key=lambda each: each.counterexample.kind not in wrong)
         if not found:
             return cause
-        run, label = not self.options.hurried, f"cause-{number}"
+        run, label = not self.options.quick, f"cause-{number}"
         saved = self.save(self.implementation, law, cause.dtype, found[0], directory, run=run, label=label)
         return replace(cause, **causes.script_of(saved))
 
@@ -178,11 +178,11 @@ class _Examined:
     def __post_init__(self) -> None:
         options = self.options
         self._admission = Admission(options.promises, self.implementation.keeps_contract)
-        self.matrix = Matrix(self.operation, self._admission, self.spare, options.hurried)
+        self.matrix = Matrix(self.operation, self._admission, self.spare, options.quick)
         broken = {result.dtype for result in self.results if result.status == "failed"}
         self._judges = {dtype: self._judge(dtype) for dtype in RANK if dtype in broken}
         self._faults = Faults(
-            self.operation, self._judges, self.clock, self._admission, options.hurried, lambda: self.matrix.served
+            self.operation, self._judges, self.clock, self._admission, options.quick, lambda: self.matrix.served
         )
 
     def run(self, broken: Sequence[LawResult]) -> None:
@@ -192,7 +192,7 @@ class _Examined:
             if judged.wrong:
                 faults.explain(judged.case, judged.dtype)
 
-        if self.options.hurried:
+        if self.options.quick:
             explain(self.matrix.first_call(judges[dtypes[0]]))
             self._attribute_all(broken)
             self.matrix.fill(judges, explain)
@@ -292,7 +292,7 @@ class _Examined:
         """Whether a fault that float32 or float64 shows is not there in the other one."""
         tried = {result.dtype for result in self.results if result.status in ("passed", "failed")}
         others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
-        if self.options.hurried or len(others) == len(WIDE):
+        if self.options.quick or len(others) == len(WIDE):
             return False
         case = fault.example.case
         for dtype in others:

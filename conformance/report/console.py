@@ -368,12 +368,12 @@ def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
         if said := branches(spread):
             say(console, f"[dim]branches of {law}: {said}[/dim]")
     for result in report.results:
-        for outcome in result.expected_failures:
-            colour = "dim" if outcome.fails else "bold yellow"
-            say(
-                console,
-                f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]",
-            )
+        if result.status in ("known", "fixed"):
+            colour = "dim" if result.status == "known" else "bold yellow"
+            said = f"{result.law.id} ({result.dtype}) {result.reason}"
+            say(console, f"[{colour}]{escape(said)}[/{colour}]")
+    for said in report.unmatched:
+        say(console, f"[bold yellow]{escape(said)}[/bold yellow]")
 
 
 def show_laws(console: Console, laws: list[Law]) -> None:

@@ -41,7 +41,6 @@ def lines(report: TargetReport, result: LawResult) -> list[tuple[str, str]]:
         told += _numbers(result)
         if result.elements:
             told.append(("branches", f"{branches(result.branches)}; {kinks(result)}".removeprefix("; ")))
-    told += [("known", outcome.said) for outcome in result.expected_failures]
     told.append(("again", report.reproduce(result)))
     return told if found is None else told + _script(found)
 

@@ -14,7 +14,6 @@ from conformance.cases import MLSTMCase
 from conformance.diagnosis.cause import Diagnosis
 from conformance.diagnosis.causes import array_line
 from conformance.diagnosis.diagnose import diagnose
-from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.faults import Faults
 from conformance.diagnosis.patterns import patterns
 from conformance.features.admission import Admission
@@ -153,12 +152,8 @@ def test_nan_at_resets_is_not_taken_for_differences_of_cumulative_sums() -> None
     assert all(SUMS not in cause.sentence for cause in _diagnosed("nan_at_resets").causes)
 
 
-def _promises(found: Diagnosis) -> list[str]:
-    return suggested(found).get(found.envelopes[0].op, [])
-
-
-@pytest.mark.parametrize(("factor", "promise"), [(4, "S % 4 == 0"), (16, "S % 16 == 0")])
-def test_the_number_that_has_to_divide_S_is_found(factor: int, promise: str) -> None:
+@pytest.mark.parametrize("factor", [4, 16])
+def test_the_number_that_has_to_divide_S_is_found(factor: int) -> None:
     loop = gru_loop()
 
     def dropping(*arrays: torch.Tensor, **options: Any) -> Any:
@@ -170,7 +165,6 @@ def test_the_number_that_has_to_divide_S_is_found(factor: int, promise: str) -> 
 
     found = diagnosis(_gru(dropping), laws=("value",), only="values", promises=("not packed",), examples=3)
     assert found.causes[0].sentence.endswith(f"where S % {factor} ≠ 0")
-    assert [text for text in _promises(found) if text.startswith("S")] == [promise]
 
 
 def test_a_quick_run_names_the_first_cause() -> None:

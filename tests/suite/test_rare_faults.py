@@ -1,7 +1,6 @@
 """Of a fault that shows in few calls, the diagnosis says in which: sizes, gates, or the formula that holds there."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from conformance.base.options import RunOptions
 from conformance.cases import GRUCase, MLSTMCase, from_json
 from conformance.diagnosis.causes import sentence
 from conformance.diagnosis.diagnose import diagnose
-from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.features.admission import Admission
 from conformance.formulas import formula_named
@@ -18,7 +16,6 @@ from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
-from tests.suite.diagnosing import diagnosis
 from tests.suite.strangers import rare
 
 
@@ -119,13 +116,3 @@ def test_the_case_of_a_cause_is_the_smallest_one_that_is_shown() -> None:
     assert first.formula == "the formula with 1/√K of K padded to a multiple of 16"
     shown = [from_json(each.stored).size for result in results for each in result.counterexamples]
     assert from_json(dict(first.stored)).size <= min(shown)
-
-
-def test_the_promises_that_are_suggested_name_the_gates_and_make_the_target_pass() -> None:
-    target = rare.overflowing_floor()
-    found = diagnosis(target, examples=20)
-    promises = suggested(found)["mlstm"]
-    assert {"not packed", "not large_input_gates"} <= set(promises)
-    options = RunOptions(ops=("mlstm",), dtypes=("float32",), laws=("value", "gradient"), max_steps=70)
-    statuses = {each.law.name: each.status for each in run(target, replace(options, promises=tuple(promises)))}
-    assert statuses == {"value": "passed", "gradient": "passed"}
