@@ -47,7 +47,7 @@ class Runner:
         announce: called with each case, as JSON, before the target is called with it, and with None after the last one.
         note: called with each case that breaks a law in a way not seen before.
         save: saves the script of a failure (`conformance.failures.save`); None to save none.
-        blame: the refused features that were found, by operation and dtype.
+        blame: what was found out about refused calls, by operation and dtype.
         shrinking: seconds left for finding smaller cases.
     """
 
@@ -94,7 +94,7 @@ class Runner:
         def sample() -> list[Any]:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
 
-        memory = self.blame.setdefault((law.op, dtype), {})
+        memory = self.blame.setdefault((law.op, dtype), Blame())
         avoidance = Avoidance(features_of(law.op), sample, self.options.max_steps, law.subject, memory)
         search = Search(law, checker, avoidance, self.announce, self.note, fatal=fatal or {}, last=last)
         with warnings.catch_warnings():
