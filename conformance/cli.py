@@ -116,6 +116,11 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _removed(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("promises are gone: let the target raise NotImplementedError for such calls", context)
+
+
 _OUTPUTS = ("json", "html")
 """The options that name a file to write."""
 
@@ -123,6 +128,7 @@ _OUTPUTS = ("json", "html")
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
 @_offered
+@click.option("--promise", "--promises", "--suggest-promises", hidden=True, expose_value=False, callback=_removed)
 @click.option("--json", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--verbose", is_flag=True, help="Show every law, every reason and the branches of gradients.")
 @click.option("--html", metavar="PATH", type=_FILE, help="Write a report to this file.")

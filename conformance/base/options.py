@@ -55,7 +55,6 @@ class RunOptions:
         strict: whether a skip, or a known failure that now passes, counts as a failure.
         contract: whether every target must follow the decisions of gatespec's contract; otherwise only those that
             declare themselves gatespec's own must.
-        promises: what callers of the target must keep to; cases are drawn within it (`conformance.features.promises`).
         quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences; a run
             that finds a failure takes no longer than one that finds none.
         sizes: sizes of the calls, by their letters; laws are then tried on calls of these sizes alone.
@@ -83,7 +82,6 @@ class RunOptions:
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
     contract: bool = False
-    promises: tuple[str, ...] = ()
 
 
 Kind = Literal["flag", "text", "choice", "dtype", "count", "seed", "seconds", "file", "directory"]
@@ -123,7 +121,6 @@ def _offered(name: str, help: str, kind: Kind = "text", metavar: str | None = No
     )
 
 
-_PROMISE = "Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn."
 _EXAMPLES = (
     f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
     f"{INTERPRETED_EXAMPLES} under a kernel interpreter]"
@@ -157,7 +154,6 @@ OFFERED = (
     _offered("jobs", _JOBS, "count", "N", pytest=False),
     _offered("strict", _STRICT, "flag", pytest=False),
     _offered("contract", _CONTRACT, "flag"),
-    _offered("promise", _PROMISE, metavar="TEXT", field="promises", several=True),
     _offered("known-failures", "File of ids of laws that may break, each with a reason.", "file", "PATH"),
     _offered("failures", "Directory for the scripts of failures.", "directory", "DIR", default="reports/failures"),
 )

@@ -10,7 +10,6 @@ from conformance.cases import from_json, simplicity, to_json
 from conformance.diagnosis.cause import NOISE, Cause, Check
 from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.matrix import RANK
-from conformance.features.promises import excluding
 from conformance.judge.outcome import Counterexample, LawResult
 from conformance.tolerance.compared import ENDINGS, ArrayOutcome
 
@@ -56,22 +55,8 @@ def of_fault(
         dtype=dtype,
         stored=to_json(case),
         explains=checks,
-        promise=_promise(fault),
         **script_of(_with_case(case, found)),
     )
-
-
-def _promise(fault: Fault) -> str:
-    """The promise that excludes the calls that show a fault; empty if every call does."""
-    covered = {name for each in fault.ranges if each.promise for name in each.covers}
-    needed = {feature.name for feature in fault.features}
-    texts = [each.promise for each in fault.ranges if each.promise]
-    texts += [
-        excluding(feature)
-        for feature in fault.features
-        if feature.name not in covered and not set(feature.implies) & needed
-    ]
-    return texts[0] if len(texts) == 1 else " or ".join(f"({text})" for text in texts)
 
 
 def _order(case: Any) -> tuple[int, int, int]:

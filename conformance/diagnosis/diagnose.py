@@ -14,7 +14,6 @@ from conformance.diagnosis.envelope import envelope, of_results
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.diagnosis.matrix import RANK, Matrix
 from conformance.features import features_of
-from conformance.features.admission import Admission
 from conformance.features.feature import avoiding
 from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Judged, Watch
 from conformance.frameworks.implementation import Implementation, RefusedError
@@ -177,13 +176,12 @@ class _Examined:
 
     def __post_init__(self) -> None:
         options = self.options
-        self._admission = Admission(options.promises, self.implementation.keeps_contract)
-        self.matrix = Matrix(self.operation, self._admission, self.spare, options.quick)
+        refused = {name for each in self.results if each.law.quick for name in each.refused.features}
+        contract = self.implementation.keeps_contract
+        self.matrix = Matrix(self.operation, refused, contract, self.spare, options.quick)
         broken = {result.dtype for result in self.results if result.status == "failed"}
         self._judges = {dtype: self._judge(dtype) for dtype in RANK if dtype in broken}
-        self._faults = Faults(
-            self.operation, self._judges, self.clock, self._admission, options.quick, lambda: self.matrix.served
-        )
+        self._faults = Faults(self.operation, self._judges, self.clock, options.quick, lambda: self.matrix.served)
 
     def run(self, broken: Sequence[LawResult]) -> None:
         dtypes, judges, faults = [*self._judges], self._judges, self._faults
@@ -297,7 +295,7 @@ class _Examined:
         case = fault.example.case
         for dtype in others:
             judge = self._judges.get(dtype) or self._judge(dtype)
-            if self._admission.admits(self.operation.about, dtype, case) and judge(case).status(fault.aspect) == RIGHT:
+            if judge(case).status(fault.aspect) == RIGHT:
                 return True
         return False
 

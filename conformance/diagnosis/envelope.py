@@ -1,4 +1,4 @@
-"""The envelope: features × dtype, each cell right, wrong, not served, not promised or not tried."""
+"""The envelope: features × dtype, each cell right, wrong, not served or not tried."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.matrix import PLAIN
 from conformance.features import features_of
-from conformance.formulas.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
+from conformance.formulas.judged import NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.judge.outcome import LawResult
 from conformance.operations import Operation
 
@@ -80,7 +80,7 @@ def cell(trials: Sequence[Judged] | None) -> Cell:
 
 def _worst(statuses: Iterable[str]) -> str:
     found = set(statuses)
-    return next((status for status in (WRONG, RIGHT, NOT_SERVED, NOT_PROMISED) if status in found), "")
+    return next((status for status in (WRONG, RIGHT, NOT_SERVED) if status in found), "")
 
 
 def _counted(name: str, counts: Counts) -> Cell:
@@ -113,7 +113,6 @@ def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[st
         return "Nothing was tried."
     wrong = [name for name, found in statuses.items() if WRONG in found]
     refused = [name for name, found in statuses.items() if NOT_SERVED in found and WRONG not in found]
-    promised = [name for name, found in statuses.items() if NOT_PROMISED in found]
     right = [name for name, found in statuses.items() if RIGHT in found and name not in (*wrong, *refused)]
     places = list(dict.fromkeys(_where(fault) for fault in faults if fault.where))
     said = []
@@ -129,8 +128,6 @@ def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[st
         said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")
-    if promised:
-        said.append(f"Not promised: {', '.join(promised)}.")
     if untried:
         told = [*untried] if len(untried) <= NAMED else [*untried[: NAMED - 1], f"{len(untried) - NAMED + 1} more"]
         said.append(f"Not tried for lack of time: {', '.join(told)}.")

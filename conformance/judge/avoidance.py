@@ -99,7 +99,8 @@ class Avoidance:
         names = [feature.name for feature in ordered]
         others = choices() if self.blame.in_vain < FRUITLESS else ((),)
         for sizes in (self.blame.sizes, *others):
-            left_out = {*names, *sizes}
+            # What is known to be refused stays away: one size that is left out may bring another one back.
+            left_out = {*names, *sizes, *self.names}
             if not refused(self._without(case, left_out)):
                 break
         else:

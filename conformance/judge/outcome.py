@@ -8,7 +8,7 @@ from conformance.laws import Law
 from conformance.laws.comparison import CallRecord, Point
 from conformance.tolerance.compared import ArrayOutcome, BreakKind
 
-STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed", "suite failed")
+STATUSES = ("passed", "failed", "differs", "not served", "skipped", "known", "fixed", "suite failed")
 """The statuses, in the order in which a summary counts them."""
 
 
@@ -73,8 +73,8 @@ class LawResult:
 
     Attributes:
         status: ``passed``, ``failed``, ``differs`` (the target deviates from gatespec's decisions, and does not
-            claim to keep it), ``not served`` (the target refused every case), ``not promised`` (no case lies
-            inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
+            claim to keep it), ``not served`` (the target refused every case), ``skipped`` (a function is absent, or the
+            law does not apply),
             ``known`` (failed, which is known), ``fixed`` (passed, although it is known to fail), or ``suite failed``
             (an exception of the suite's own code, which says nothing about the target).
         reason: why it was not judged, what failed, or what is known.
@@ -114,7 +114,7 @@ class LawResult:
     @property
     def judged(self) -> bool:
         """Whether the target was called and served at least one call."""
-        return self.status not in ("skipped", "not served", "not promised", "suite failed")
+        return self.status not in ("skipped", "not served", "suite failed")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from conformance.base.options import RunOptions
 from conformance.features import features_of
-from conformance.features.admission import Admission
 from conformance.features.feature import names
 from conformance.frameworks.implementation import Implementation, RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance, Blame
@@ -89,7 +87,7 @@ class Runner:
         known = known_failure(self.options.known_failures, law, dtype)
         checker = Checker(implementation, dtype, law.forward)
         checker.gradients_only = self.options.only == "gradients"
-        draws = [] if law.cases is None else planned(law, dtype, self.implementation, self.options, self.admission)
+        draws = [] if law.cases is None else planned(law, dtype, self.implementation, self.options)
 
         def sample() -> list[Any]:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
@@ -142,8 +140,7 @@ class Runner:
         only_whether = known or self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
-                if self.admission.admits(search.law.op, search.checker.dtype, row):
-                    search.judge(row)
+                search.judge(row)
             return search.shrink([], 0.0)
         first_only = known or self.options.quick or self.options.shrink_seconds == 0
         for draw in draws:
@@ -181,11 +178,6 @@ class Runner:
         share = max(self.shrinking / 4, LEAST_SHRINK_SECONDS)
         return min(self.options.shrink_seconds, share)
 
-    @cached_property
-    def admission(self) -> Admission:
-        """Decides on which cases the target is tried."""
-        return Admission(self.options.promises, self.implementation.keeps_contract)
-
     def _with_script(self, law: Law, dtype: str, found: Found, number: int) -> Counterexample:
         options = self.options
         if options.failures is None or self.save is None:
@@ -202,8 +194,6 @@ class Runner:
             return "passed", None
         if search.refused:
             return "not served", search.refusal
-        if self.options.promises and features_of(search.law.op):
-            return "not promised", "none of its cases is inside the promises"
         return "skipped", f"it has no case of at most {self.options.max_steps} steps"
 
 

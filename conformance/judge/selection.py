@@ -17,7 +17,6 @@ from conformance.base.options import (
     RunOptions,
     time_limit,
 )
-from conformance.features.promises import parsed
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.known_failures import read
 from conformance.laws import Law, all_laws
@@ -31,7 +30,6 @@ def options_of(
     known_failures: Path | None = None,
     examples: int | None = None,
     max_steps: int | None = None,
-    promises: tuple[str, ...] = (),
     timeout: float | None = None,
     quick: bool = False,
     sizes: str | None = None,
@@ -40,7 +38,6 @@ def options_of(
     """The options of a run; those that were not given depend on the circumstances.
 
     Args:
-        promises: what callers of the target must keep to.
         known_failures: the file of known failures.
         sizes: ``B=2,S=4096,K=128``: the sizes of all calls; None for those that the suite chooses.
         timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
@@ -49,10 +46,8 @@ def options_of(
     Raises:
         UsageError: a name is unknown, no law is left, or a file cannot be read.
     """
-    told = [parsed(text) for text in promises]
     options = RunOptions(
         known_failures=() if known_failures is None else read("known-failures", known_failures),
-        promises=tuple(dict.fromkeys(str(promise) for promise in told)),
         timeout=time_limit(timeout, quick=quick, sizes=sizes is not None),
         quick=quick,
         sizes={} if sizes is None else _sizes(sizes),

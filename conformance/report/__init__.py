@@ -70,7 +70,6 @@ class TargetReport:
             words = [*on, *words]
         if options.contract:
             words.append("--contract")
-        words += [f"--promise {shlex.quote(promise)}" for promise in options.promises]
         if options.quick:
             words.append("--quick")
         return " ".join(words)

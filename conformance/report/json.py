@@ -39,7 +39,6 @@ def _target(report: TargetReport, with_scripts: bool) -> dict[str, Any]:
             "kernel_backend": report.options.kernel_backend,
             "quick": report.options.quick,
             "strict": report.options.strict,
-            "promises": report.options.promises,
         },
         "seconds": round(report.seconds, 3),
         "summary": {status.replace(" ", "_"): report.count(status) for status in STATUSES},

@@ -127,7 +127,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}
+SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not tried": "·"}
 
 
 def shown_cell(value: str, gradient: str) -> str:

@@ -235,6 +235,8 @@ def test_an_attribute_of_a_file_is_a_target(
         (("run", "reference", "--json", "/proc/no/report.json"), "--json /proc/no/report.json cannot be"),
         (("run", "reference", "--framework", "keras"), "'numpy', 'torch', 'jax'"),
         (("run", "reference", "--nosuch"), "No such option"),
+        (("run", "reference", "--promise", "S > 0"), "let the target raise NotImplementedError for such calls"),
+        (("run", "reference", "--known", "known.txt"), "--known-failures"),
         (("laws", "--op", "mlstn"), "name one of rev_cumsum"),
     ],
 )

@@ -153,17 +153,6 @@ def test_every_option_of_a_run_is_offered_and_documented() -> None:
     assert {option.field for option in OFFERED} == taken - {own}
 
 
-def test_promises_are_those_of_the_command_line(target: Path) -> None:
-    """A target that is wrong for more than one row passes within its promise, and fails without it."""
-    target.write_text(SCANS.format(value="(x.shape[-1] > 4)"))
-    arguments = (f"--conformance-implementation={target}", *SMALL, "-k", "rev_cumsum.value")
-    assert pytest_in(target.parent, *arguments).returncode == 1
-    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <= 4")
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
-    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
-
-
 def test_known_failures_are_xfailed_and_one_that_passes_fails(target: Path) -> None:
     target.write_text(SCANS.format(value=1))
     known = target.with_name("known.txt")

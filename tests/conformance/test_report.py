@@ -199,7 +199,7 @@ def test_a_terminal_has_wrapped_lines_with_an_indentation(width: int, monkeypatc
     cause = Cause(sentence="It is wrong. " * 12, ops=("mlstm",), kind="value", arrays=arrays)
     found = replace(FOUND, kind=BreakKind("h", "number"))
     results = [_law(LAWS["mlstm.value"], "failed", "off", counterexamples=(found,)), *_absent()]
-    report = _report(results, "a kernel.py", Diagnosis(causes=(cause,)), promises=("S % 64 == 0", "not packed") * 3)
+    report = _report(results, "a kernel.py", Diagnosis(causes=(cause,)))
     lines = _told_in(width, monkeypatch, report)
     assert max(map(cell_len, lines)) <= width
     first = next(number for number, line in enumerate(lines) if line.startswith("1. It is wrong."))

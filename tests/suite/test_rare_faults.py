@@ -10,7 +10,6 @@ from conformance.cases import GRUCase, MLSTMCase, from_json
 from conformance.diagnosis.causes import sentence
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.faults import Fault, Faults
-from conformance.features.admission import Admission
 from conformance.formulas import formula_named
 from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.implementation import Implementation
@@ -23,38 +22,34 @@ def _fault(target: Implementation, case: Any, dtype: str = "float32") -> Fault:
     """The only fault that a case shows."""
     (op,) = target.functions
     judges = {dtype: Judge(target, OPERATIONS[op], dtype)}
-    (fault,) = Faults(OPERATIONS[op], judges, Clock(60.0), Admission(contract=False)).explain(case, dtype)
+    (fault,) = Faults(OPERATIONS[op], judges, Clock(60.0)).explain(case, dtype)
     return fault
 
 
 @pytest.mark.parametrize(
-    ("target", "case", "said", "promise"),
+    ("target", "case", "said"),
     [
         (
             rare.tail_dropped(),
             MLSTMCase(1, 68, 1, 16, 16, held=0.3),
             "The value of mlstm is wrong where S > 64 and S % 16 ≠ 0",
-            "S <= 64 or S % 16 == 0",
         ),
         (
             rare.tail_dropped(32, 8),
             MLSTMCase(1, 68, 1, 16, 16, held=0.3),
             "The value of mlstm is wrong where S > 32 and S % 8 ≠ 0",
-            "S <= 32 or S % 8 == 0",
         ),
         (
             rare.raising(7),
             MLSTMCase(1, 7, 1, 16, 16),
             "mlstm raised RuntimeError: no kernel for 7 steps where S = 7",
-            "S != 7",
         ),
     ],
     ids=["tail of 16 above 64", "tail of 8 above 32", "one length"],
 )
-def test_the_lengths_of_wrong_calls_are_found_by_bisection(target: Any, case: Any, said: str, promise: str) -> None:
+def test_the_lengths_of_wrong_calls_are_found_by_bisection(target: Any, case: Any, said: str) -> None:
     fault = _fault(target, case)
     assert re.sub(r" \(rare\.py:\d+\)", "", sentence(fault)) == said
-    assert [each.promise for each in fault.ranges] == [promise]
 
 
 def test_the_gate_beyond_which_calls_are_wrong_is_found_by_bisection() -> None:
