@@ -10,7 +10,7 @@ from typing import Any
 from conformance.diagnosis.experiments import with_steps
 from conformance.features import described, features_for
 from conformance.features.feature import Feature, avoiding, names
-from conformance.features.sizes import SIZES
+from conformance.features.sizes import LIMITS, SIZES
 from conformance.formulas.judged import Clock, Judge, Judged
 from conformance.operations import Operation
 
@@ -128,7 +128,7 @@ class Matrix:
         return self._without_refused(described(self.operation).plain(seed))
 
     def _without_refused(self, case: Any) -> Any:
-        return avoiding(case, self.refused, (*self._features, *SIZES))
+        return avoiding(case, self.refused, (*LIMITS, *self._features, *SIZES))
 
     def _tried(self, judge: Judge, name: str, case: Any) -> Judged:
         """The verdict on a case, under the name of a feature."""
@@ -146,8 +146,9 @@ class Matrix:
             return None
         if short is not None and not feature.present(short):
             other = self._added(feature, short)
-            brief = feature.present(other) and other.steps <= short.steps
-            if brief and (not self.clock.left or judge(other).served):
+            # Few steps may be among the sizes that the target refuses.
+            may_refuse = self.refused and self.clock.left
+            if feature.present(other) and other.steps <= short.steps and not (may_refuse and not judge(other).served):
                 return other
         other = self._added(feature, plain)
         return other if feature.present(other) else None

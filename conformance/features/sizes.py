@@ -1,13 +1,13 @@
-"""Sizes that a kernel may ask for in all of its calls: equal to 1, or multiples of more than the table of features has.
+"""Sizes that a kernel may ask for and that the table of features does not have: equal to 1, multiples, few steps.
 
-They are features that the search avoids where a target refuses them. They are in no table.
+They are features that the search avoids where a target refuses them.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from conformance.features.calls import not_multiple
+from conformance.features.calls import not_multiple, several_blocks
 from conformance.features.feature import Change, Feature
 
 DIMS = ("K", "V", "H")
@@ -52,6 +52,11 @@ OF_DIMS = (
 )
 OF_STEPS = (_length(64), _length(128))
 SIZES = (*OF_DIMS, *OF_STEPS)
+"""Those that are tried only where a call without any feature is refused."""
+
+SHORT = several_blocks("S above 16", "some sequence has more than 16 steps", "where S is above 16", lambda case: 16)
+LIMITS = (_feature(SHORT.name, SHORT.sentence, SHORT.without),)
+"""Those that are tried together with the features."""
 
 
 def choices() -> Iterator[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from conformance.features.feature import STATES, Feature, avoiding, names
-from conformance.features.sizes import SIZES, choices
+from conformance.features.sizes import LIMITS, SIZES, choices
 
 _VALUES = ("removed", "gates", "scale", "values", "held", "seed")
 """Fields of a case that affect only the values in its arrays: a call is not refused because of them."""
@@ -69,7 +69,7 @@ class Avoidance:
         return other if other.steps <= max(case.steps, self.max_steps) else case
 
     def _without(self, case: Any, avoided: Sequence[str] | set[str]) -> Any:
-        return avoiding(case, avoided, (*self.features, *SIZES))
+        return avoiding(case, avoided, (*LIMITS, *self.features, *SIZES))
 
     def learn(self, case: Any, refused: Callable[[Any], bool]) -> bool:
         """Find out which features of a case make the target refuse it.
@@ -82,8 +82,8 @@ class Avoidance:
         """
         if not self.features:
             return False
-        candidates = [feature for feature in self.features if feature.present(case) and _of_the_call(feature, case)]
-        candidates = [feature for feature in candidates if feature.name not in self.needed]
+        others = (feature for feature in (*LIMITS, *self.features) if feature.name not in self.needed)
+        candidates = [feature for feature in others if feature.present(case) and _of_the_call(feature, case)]
         key = frozenset(feature.name for feature in candidates), self.needed
         if key not in self.blame.features:
             self.blame.features[key] = self._refused_features(case, candidates, refused)
