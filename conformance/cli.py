@@ -116,17 +116,19 @@ def _offered(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-_OUTPUTS = ("json", "html", "write-known", "suggest-promises")
+def _removed(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("promises are gone: let the target raise NotImplementedError for such calls", context)
+
+
+_OUTPUTS = ("json", "html")
 """The options that name a file to write."""
 
 
 @main.command("run", context_settings={"show_default": True})
 @click.argument("targets", metavar="TARGET...", nargs=-1)
 @_offered
-@click.option(
-    "--suggest-promises", metavar="PATH", type=_FILE, help="Write promises that the target keeps to this file."
-)
-@click.option("--write-known", metavar="PATH", type=_FILE, help="Write an entry for each failure; you add the reasons.")
+@click.option("--promise", "--promises", "--suggest-promises", hidden=True, expose_value=False, callback=_removed)
 @click.option("--json", metavar="PATH", type=_FILE, help="Write a report to this file.")
 @click.option("--verbose", is_flag=True, help="Show every law, every reason and the branches of gradients.")
 @click.option("--html", metavar="PATH", type=_FILE, help="Write a report to this file.")
@@ -165,19 +167,13 @@ def _run(
     from conformance.report import SUITE_FAILED, exit_status
     from conformance.report import console as terminal
 
-    write_known, suggest_promises = outputs["write-known"], outputs["suggest-promises"]
-    reported = {name: outputs[name] for name in ("json", "html")}
-    thorough = any(path is not None for path in (write_known, suggest_promises, given["known"]))
-    options = options_of(**given, thorough=thorough)
-    expect_separate({**outputs, "promises": given["promises_file"]})
-    expect_separate({**reported, "suggest-promises": suggest_promises, "known": given["known"]})
+    options = options_of(**given)
+    expect_separate({**outputs, "known-failures": given["known_failures"]})
     for option, path in outputs.items():
         if path is not None:
             expect_writable(option, path)
     assert options.failures is not None
     run.make_directory(options.failures)
-    if write_known is not None and write_known.exists() and write_known != given["known"]:
-        raise UsageError(f"{write_known} exists; add --known {write_known} to keep its entries, or give another path")
     console = Console()
     reports, unusable, suite_failed, interrupted = [], [], False, False
     for number, (target, own) in enumerate(zip(targets, run.in_own_places(targets, options), strict=True)):
@@ -208,15 +204,7 @@ def _run(
             break
     unwritten = False
     try:
-        run.write_reports(reports, reported)
-        if suggest_promises is not None:
-            run.write_promises(suggest_promises, reports)
-            said = f"{suggest_promises}: the promises that the results imply; pass this file with --promises."
-            click.echo(wrapped(said))
-        if write_known is not None:
-            new = run.write_known(write_known, reports)
-            said = f"{new} new entries; add a reason to each before you pass this file with --known."
-            click.echo(wrapped(f"{write_known}: {said}"))
+        run.write_reports(reports, outputs)
     except UsageError as error:
         click.echo(f"Error: {wrapped(str(error))}", err=True)
         unwritten = True

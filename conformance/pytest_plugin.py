@@ -116,12 +116,12 @@ def conformance_tests(request: pytest.FixtureRequest) -> Any:
     return _tests(request.config)
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     targets = config.getoption("conformance_implementation")
     if not targets:
-        return None
+        return []
     line = f"conformance: {', '.join(targets)}, seed {config.getoption('conformance_seed')}"
     # With pytest-xdist the option is there, whether or not the run uses it.
     if config.getoption("numprocesses", None) is None:
         line += "; -n 2 with pytest-xdist judges in two processes"
-    return line
+    return [line, *_tests(config).notes]

@@ -28,7 +28,7 @@ SUITE = (
     "command.run",
     "failures.replay",
     "tolerance.budget",
-    "judge.expectations",
+    "judge.known_failures",
     "command.test_laws",
 )
 # Bridges to other packages, with what is shown of them where that is not everything.

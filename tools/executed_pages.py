@@ -27,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OPENING = re.compile(r"```(python|sh)((?: \w+=\S+)*)\s*$")
-EXECUTED = ("tutorials/", "adapters.md", "promises-and-known-failures.md")
+EXECUTED = ("tutorials/", "adapters.md", "refusals-and-known-failures.md")
 """Beginnings of the names, on the site, of the pages that are executed."""
 
 MOST_SECONDS = 1800

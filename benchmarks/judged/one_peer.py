@@ -24,12 +24,11 @@ from conformance.report.json import render
 
 
 def options_for(peer: Peer, laws: tuple[str, ...], examples: int, max_steps: int, timeout: float) -> RunOptions:
-    """The options with which a peer is judged: some laws or all of its own, its dtypes and promises, in one process."""
+    """The options with which a peer is judged: some laws or all of its own, its dtypes, in one process."""
     return options_of(
         ops=(peer.op,),
         laws=laws or peer.laws,
         dtypes=peer.dtypes,
-        promises=peer.promises,
         framework=peer.framework,
         examples=examples,
         max_steps=max_steps,

@@ -46,7 +46,7 @@ none of its cases. Broken means that a result differs from gatespec's definition
 which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
 the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone prescribes,
 as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken. Some implementations take only some
-calls: their section says which, and all others are *not promised* and were not tried.
+calls: their adapters refuse all others, which are *not served*, and the tables of calls show which.
 
 S is the number of steps, N that of heads; head dims are K and V (mLSTM) or H (GRU). *16 bits* are bfloat16 and float16.
 """

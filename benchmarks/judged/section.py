@@ -49,8 +49,6 @@ def _sentence(peer: dict[str, Any]) -> str:
     about = peer["about"][0].upper() + peer["about"][1:]
     words = [f"{about}: `{peer['package']}` {peer['version']}, judged as `{peer['op']}`"]
     words += ["under Triton's interpreter"] if peer["interpreted"] else []
-    if peer["promises"]:
-        words.append(f"where {' and '.join(f'`{promise}`' for promise in peer['promises'])}")
     return ", ".join(words) + (f"; {peer['note']}." if peer["note"] else ".")
 
 
@@ -94,8 +92,7 @@ def _not_served(peer: dict[str, Any]) -> list[str]:
     lines = [f"Not served: {'; '.join(reasons)}."] if reasons else []
     if others:
         lines.append(
-            "Not tried (the conditions above, this machine, the framework, the adapter or the time did not allow it): "
-            f"{_laws(others)}."
+            f"Not tried (this machine, the framework, the adapter or the time did not allow it): {_laws(others)}."
         )
     return lines
 

@@ -78,7 +78,6 @@ def judged(peer: Peer, effort: Effort) -> dict[str, Any]:
         "version": _version(peer.package),
         "framework": peer.framework,
         "interpreted": peer.interpreted,
-        "promises": list(peer.promises),
         "note": peer.note,
         "target": f"benchmarks.peers.{peer.target}",
         "date": datetime.now(UTC).date().isoformat(),

@@ -24,7 +24,7 @@ class Confirmed:
         checks: a regular expression for the failed checks that it confirms, searched in `check_text`.
         cells: one for the wrong cells of the table of features that it confirms, searched in `cell_text`.
         always: whether it is stated of each of its peers even where no case met it: the script calls every one of them,
-            and the adapter, the promises or the number of cases may keep the suite away from it.
+            and the adapter or the number of cases may keep the suite away from it.
     """
 
     script: str

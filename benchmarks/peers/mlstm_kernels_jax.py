@@ -20,7 +20,7 @@ from mlstm_kernels.jax.recurrent.native_sequence_scan import mlstm_recurrent_seq
 from ._adapter import refuse
 
 
-def _sequence(kernel):
+def _sequence(kernel, states=True):
     taken = frozenset(signature(kernel).parameters)
 
     def mlstm(q, k, v, i, f, *, initial_state=None, return_state=False, chunk_size=None, eps=0.0, **unserved):
@@ -30,16 +30,16 @@ def _sequence(kernel):
             (S == 0, "sequences without steps"),
             (chunk_size is not None and "chunk_size" not in taken, "chunks"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
+            (not states and initial_state is not None, "initial states: given one, it raises"),
         )
         # Its default where that divides S; else one chunk.
         options = {"chunk_size": chunk_size or (64 if S % 64 == 0 else S), "autocast_kernel_dtype": v.dtype}
-        options["state_dtype"] = jnp.promote_types(v.dtype, jnp.float32)
+        options |= {"state_dtype": jnp.promote_types(v.dtype, jnp.float32), "eps": eps}
         options = {name: option for name, option in options.items() if name in taken}
         if initial_state is not None:
             options |= dict(zip(("c_initial", "n_initial", "m_initial"), initial_state, strict=True))
-        head_first = [x.swapaxes(1, 2) for x in (q, k, v, i, f)]
         try:
-            found = kernel(*head_first, return_last_states=return_state, eps=eps, **options)
+            found = kernel(*(x.swapaxes(1, 2) for x in (q, k, v, i, f)), return_last_states=return_state, **options)
         except AssertionError as error:
             raise NotImplementedError(f"it refuses: {error}") from error
         if not return_state:
@@ -55,5 +55,5 @@ parallel_native_autograd = _sequence(parallel["native_autograd"])
 parallel_native_custbw = _sequence(parallel["native_custbw"])
 parallel_native_stablef_autograd = _sequence(parallel["native_stablef_autograd"])
 parallel_native_stablef_custbw = _sequence(parallel["native_stablef_custbw"])
-recurrent_sequence_native = _sequence(mlstm_recurrent_sequence__native_fw)
-recurrent_scan_native = _sequence(scan)
+recurrent_sequence_native = _sequence(mlstm_recurrent_sequence__native_fw, states=False)
+recurrent_scan_native = _sequence(scan, states=False)

@@ -4,18 +4,18 @@ from types import SimpleNamespace
 
 from mlstm_kernels.torch import get_mlstm_step_kernel
 
+from ._adapter import refuse
+
 
 def _step(kernel, *, differentiable=True, masked=True):
     def mlstm_step(q, k, v, i, f, state, *, eps=0.0, **unserved):
-        if unserved:
-            raise NotImplementedError(f"it does not support {', '.join(unserved)}")
         C, n, m = state
-        for refused, reason in (
-            (not masked and any(dim & (dim - 1) for dim in (q.shape[-1], v.shape[-1])), "head dims of {} and {}"),
+        dims = (q.shape[-1], v.shape[-1])
+        refuse(
+            (unserved, ", ".join(unserved)),
+            (not masked and not {*dims} <= {16, 32, 64}, "head dims of {} and {}".format(*dims)),
             (not differentiable and any(x.requires_grad for x in (q, k, v, i, f, C, n, m)), "gradients"),
-        ):
-            if refused:
-                raise NotImplementedError(f"it does not support {reason.format(q.shape[-1], v.shape[-1])}")
+        )
         # Its gates and its stabiliser have a last axis of 1.
         h, (C, n, m) = kernel(q, k, v, i[..., None], f[..., None], C, n, m[..., None], eps=eps, dtype_state=C.dtype)
         return h, (C, n, m[..., 0])

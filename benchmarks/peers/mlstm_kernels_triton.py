@@ -10,7 +10,8 @@ from mlstm_kernels.torch import get_mlstm_kernel
 
 from ._adapter import refuse
 
-if os.environ.get("TRITON_INTERPRET") == "1":
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if INTERPRETED:
     from triton.runtime.autotuner import Autotuner
 
     # Nothing can be timed under the interpreter: the first configuration stands for all.
@@ -27,6 +28,7 @@ def _sequence(kernel, *, smallest, chunks):
             (S == 0 or chunk < smallest or S % chunk, f"{S} steps in blocks of {chunk}"),
             (not chunks and chunk_size is not None, "chunks"),
             (any(dim < smallest or dim & (dim - 1) for dim in dims), "head dims of {} and {}".format(*dims)),
+            (INTERPRETED and max(S, *dims) > 64, "sizes above 64 under the interpreter, which takes minutes for them"),
             (not i.dtype == f.dtype == v.dtype, "gates of another dtype than the values"),
         )
         options = {"chunk_size": chunk} if chunks else {}

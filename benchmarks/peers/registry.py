@@ -28,7 +28,6 @@ class Peer:
         dtypes: that it takes; empty for those in which the suite tries each law by itself.
         interpreted: whether it is a Triton kernel, which a CPU runs under Triton's interpreter.
         laws: those that it is held to; empty for all of the operation.
-        promises: what it asks of its callers: cases are drawn within.
         note: what a reader has to know about how it is judged.
         confirmed: what of its faults was shown without gatespec; of several that fit a failed check, the first counts.
     """
@@ -42,7 +41,6 @@ class Peer:
     dtypes: tuple[str, ...] = ()
     interpreted: bool = False
     laws: tuple[str, ...] = ()
-    promises: tuple[str, ...] = ()
     note: str = ""
     confirmed: tuple[Confirmed, ...] = ()
 
@@ -76,14 +74,9 @@ STABLE = "all steps at once, decays summed for each pair of steps"
 OWN_BACKWARD = "with a backward pass of its own"
 JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
 RESET_AFTER: dict[str, Any] = {
-    "promises": ("H == 1 or reset_after",),
     "note": "it applies the reset gate after the product with the state, tanh(x + r⊙(h W + b)), as `reset_after` does; "
     "without that option it is judged where H = 1, where both forms are the same function",
 }
-CHUNKS = ("chunk_size == None or S % chunk_size == 0",)
-WITHOUT_CHUNKS = ("not chunk_size",)
-WITHOUT_STATES = ("not chunk_size", "not initial_state")
-BLOCKS = ("S in (16, 32, 64)", "K in (16, 32, 64)", "V in (16, 32, 64)")
 RELATIONS = ("causality", "permutation", "batch_invariance", "linearity", "determinism", "uninitialised", "memory")
 
 PEERS: tuple[Peer, ...] = (
@@ -91,43 +84,36 @@ PEERS: tuple[Peer, ...] = (
         "chunkwise--native_autograd",
         "PyTorch, in chunks, differentiated by autograd",
         "forget_gate chunkwise_16_bits empty_step float16 vmap",
-        promises=CHUNKS,
     ),
     _native(
         "chunkwise--native_custbw",
         f"PyTorch, in chunks, {OWN_BACKWARD}",
         "normaliser states chunkwise_16_bits forget_gate float16 second_derivative functional vmap",
-        promises=CHUNKS,
     ),
     _native(
         "parallel--native_autograd",
         "PyTorch, all steps at once, differentiated by autograd",
         "forget_gate parallel_16_bits empty_step float16",
-        promises=WITHOUT_STATES,
     ),
     _native(
         "parallel--native_custbw",
         f"PyTorch, all steps at once, {OWN_BACKWARD}",
         "normaliser forget_gate parallel_16_bits float16 second_derivative functional vmap",
-        promises=WITHOUT_STATES,
     ),
     _native(
         "parallel--native_stablef_autograd",
         f"PyTorch, {STABLE}, differentiated by autograd",
         "empty_step float16 parallel_16_bits",
-        promises=WITHOUT_STATES,
     ),
     _native(
         "parallel--native_stablef_custbw",
         f"PyTorch, {STABLE}, {OWN_BACKWARD}",
         "normaliser float16 parallel_16_bits second_derivative functional vmap",
-        promises=WITHOUT_STATES,
     ),
     _native(
         "recurrent--sequence_native",
         "PyTorch, a loop over steps, differentiated by autograd",
         "16_bits empty_step",
-        promises=WITHOUT_CHUNKS,
     ),
     _native(
         "step native", "PyTorch, one step", "16_bits empty_step", target="mlstm_kernels_step:native", op="mlstm_step"
@@ -137,21 +123,18 @@ PEERS: tuple[Peer, ...] = (
         "Triton kernels for chunks of any length, with a backward pass of their own",
         "normaliser states one_head float16 forget_gate",
         "xl_chunk",
-        promises=BLOCKS,
     ),
     _triton(
         "chunkwise--triton_limit_chunk",
         "Triton kernels for short chunks, with a backward pass of their own",
         "normaliser states one_head float16 forget_gate",
         "limit_chunk",
-        promises=BLOCKS,
     ),
     _triton(
         "parallel--triton_limit_headdim",
         "Triton kernels for all steps at once, with a backward pass of their own",
         "normaliser float16 eps forget_gate",
         "limit_headdim",
-        promises=("S % 64 == 0", "S > 0", "K == 64", "V == 64", *WITHOUT_STATES),
     ),
     _triton(
         "step triton",
@@ -159,7 +142,6 @@ PEERS: tuple[Peer, ...] = (
         "step_16_bits step_gate step_empty step_dims",
         target="mlstm_kernels_step:triton",
         op="mlstm_step",
-        promises=("K in (16, 32, 64)", "V in (16, 32, 64)"),
         note="a kernel for inference, without a gradient; its source says that it fails in tests and is not for use; "
         "it has no masks for head dims that are no power of 2 (`mlstm_kernels_triton_step_dims.py` shows it)",
     ),
@@ -167,46 +149,39 @@ PEERS: tuple[Peer, ...] = (
         "chunkwise--native_autograd",
         "JAX, in chunks, differentiated by JAX",
         "forget_gate chunkwise_16_bits floor",
-        promises=CHUNKS,
     ),
     _jax(
         "parallel--native_autograd",
         "JAX, all steps at once, differentiated by JAX",
         "forget_gate parallel_16_bits floor",
-        promises=WITHOUT_STATES,
     ),
     _jax(
         "parallel--native_custbw",
         f"JAX, all steps at once, {OWN_BACKWARD}",
         "normaliser forget_gate parallel_16_bits",
         dtypes=NARROW,
-        promises=WITHOUT_STATES,
     ),
     _jax(
         "parallel--native_stablef_autograd",
         f"JAX, {STABLE}, differentiated by JAX",
         "floor parallel_16_bits",
-        promises=WITHOUT_STATES,
     ),
     _jax(
         "parallel--native_stablef_custbw",
         f"JAX, {STABLE}, {OWN_BACKWARD}",
         "normaliser parallel_16_bits",
         dtypes=NARROW,
-        promises=WITHOUT_STATES,
     ),
     _jax(
         "recurrent--sequence_native",
         "JAX, a Python loop over steps, differentiated by JAX, judged without initial states",
         "state floor recurrent_16_bits",
-        promises=(*WITHOUT_STATES, "S <= 16"),
-        note=f"{JAX_RECURRENT}; XLA unrolls its loop, and compiles long ones for minutes",
+        note=f"{JAX_RECURRENT}; XLA unrolls its loop, and compiles long ones for minutes: `--max-steps 16`",
     ),
     _jax(
         "recurrent--scan_native",
         "JAX, a `lax.scan` over steps, differentiated by JAX, judged without initial states",
         "state floor scan_16_bits",
-        promises=WITHOUT_STATES,
         note=f"{JAX_RECURRENT} and with `state_dtype=float32`",
     ),
     _jax("step native", "JAX, one step", "floor step_16_bits", target="mlstm_kernels_jax_step", op="mlstm_step"),
@@ -214,7 +189,6 @@ PEERS: tuple[Peer, ...] = (
         "chunkwise",
         "PyTorch, in chunks, as in its xLSTM model without `xlstm`",
         "chunkwise_16_bits forget_gate empty_step vmap",
-        promises=CHUNKS,
     ),
     _transformers(
         "any length",
@@ -228,21 +202,18 @@ PEERS: tuple[Peer, ...] = (
         "recurrent",
         "PyTorch, a loop over steps, as in its xLSTM model without `xlstm`",
         "recurrent_16_bits empty_step",
-        promises=WITHOUT_CHUNKS,
     ),
     _xlstm(
         "parallel_stabilized_simple",
         "PyTorch, all steps at once, differentiated by autograd",
         "forget_gate parallel_16_bits empty_step",
         "parallel",
-        promises=WITHOUT_STATES,
     ),
     _xlstm(
         "chunkwise_simple",
         "PyTorch, in chunks, differentiated by autograd",
         "forget_gate empty_chunk chunkwise_16_bits empty_step vmap",
         "chunkwise",
-        promises=("V == K", *CHUNKS),
     ),
     _xlstm(
         "recurrent_step_stabilized_simple",
@@ -250,7 +221,6 @@ PEERS: tuple[Peer, ...] = (
         "step_inputs step_16_bits empty_step",
         "step",
         op="mlstm_step",
-        promises=("V == K",),
         note="it changes the shape of its arguments (`xlstm_step_inputs.py` shows it), so it is given copies",
     ),
     _peer(

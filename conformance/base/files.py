@@ -8,7 +8,7 @@ from pathlib import Path
 from conformance.base.exceptions import UsageError
 
 LONGEST_TEXT = 10_000_000
-"""Bytes above which a file is no list of promises or known failures."""
+"""Bytes above which a file is no list of known failures."""
 
 
 def bytes_of(path: Path, longest: int) -> bytes:

@@ -55,12 +55,10 @@ class RunOptions:
         strict: whether a skip, or a known failure that now passes, counts as a failure.
         contract: whether every target must follow the decisions of gatespec's contract; otherwise only those that
             declare themselves gatespec's own must.
-        promises: what callers of the target must keep to; cases are drawn within it (`conformance.features.promises`).
-        quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences.
+        quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences; a run
+            that finds a failure takes no longer than one that finds none.
         sizes: sizes of the calls, by their letters; laws are then tried on calls of these sizes alone.
-        thorough: whether breaks and causes are looked for in a quick run as in any other, because a file of them is to
-            be written or read.
-        known: failures that do not count (`conformance.judge.expectations.Known`).
+        known_failures: laws that may break (`conformance.judge.known_failures.KnownFailure`).
         failures: the directory for a script for each failure; None to save none.
         shrink_seconds: how long to look for a smaller case after a law broke.
     """
@@ -80,17 +78,10 @@ class RunOptions:
     strict: bool = False
     quick: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
-    thorough: bool = False
-    known: tuple[Any, ...] = ()
+    known_failures: tuple[Any, ...] = ()
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
     contract: bool = False
-    promises: tuple[str, ...] = ()
-
-    @property
-    def hurried(self) -> bool:
-        """Whether a run that finds a failure should take no longer than one that finds none."""
-        return self.quick and not self.thorough
 
 
 Kind = Literal["flag", "text", "choice", "dtype", "count", "seed", "seconds", "file", "directory"]
@@ -130,7 +121,6 @@ def _offered(name: str, help: str, kind: Kind = "text", metavar: str | None = No
     )
 
 
-_PROMISE = "Condition on calls, such as 'f finite', 'S % 64 == 0', 'not packed'. Only cases that meet it are drawn."
 _EXAMPLES = (
     f"Cases per law and dtype.  [default: {EXAMPLES}; {QUICK_EXAMPLES} with --quick, "
     f"{INTERPRETED_EXAMPLES} under a kernel interpreter]"
@@ -164,10 +154,6 @@ OFFERED = (
     _offered("jobs", _JOBS, "count", "N", pytest=False),
     _offered("strict", _STRICT, "flag", pytest=False),
     _offered("contract", _CONTRACT, "flag"),
-    _offered("promise", _PROMISE, metavar="TEXT", field="promises", several=True),
-    _offered(
-        "promises", "Read promises, and known failures, from this TOML file.", "file", "PATH", field="promises_file"
-    ),
-    _offered("known", "File of known failures, which do not fail the run, and of promises.", "file", "PATH"),
+    _offered("known-failures", "File of ids of laws that may break, each with a reason.", "file", "PATH"),
     _offered("failures", "Directory for the scripts of failures.", "directory", "DIR", default="reports/failures"),
 )

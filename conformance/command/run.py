@@ -2,8 +2,6 @@
 
 import importlib
 import importlib.metadata
-import json
-import math
 import os
 import platform
 import time
@@ -12,19 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
-from conformance.base.dtypes import HALF
 from conformance.base.exceptions import UsageError
 from conformance.base.files import write
 from conformance.base.options import RunOptions
-from conformance.diagnosis.cause import Cause
 from conformance.diagnosis.diagnose import without_experiments
-from conformance.diagnosis.envelope import suggested
 from conformance.diagnosis.process import diagnosed
 from conformance.frameworks.targets import TargetInfo
-from conformance.judge import expectations
-from conformance.judge.expectations import Example, Known
 from conformance.judge.outcome import LawResult
 from conformance.judge.selection import agenda
 from conformance.judge.workers import Item, Workers
@@ -121,87 +112,6 @@ def write_reports(reports: list[TargetReport], paths: dict[str, Path | None]) ->
         if path is not None:
             writer = importlib.import_module(f"conformance.report.{kind}")
             write(kind, path, writer.render(reports))
-
-
-def write_promises(path: Path, reports: list[TargetReport]) -> None:
-    """Write the promises that exclude all calls for which the targets are wrong or not served."""
-    found = [
-        f"{op}: {text}" for report in reports for op, texts in suggested(report.diagnosis).items() for text in texts
-    ]
-    expectations.write("suggest-promises", path, dict.fromkeys(found))
-
-
-def write_known(path: Path, reports: list[TargetReport]) -> int:
-    """Write the causes of the present failures as known failures without a reason.
-
-    Of a file that exists, the promises and the entries that still hold are kept.
-
-    Returns:
-        The number of new entries.
-    """
-    promises, before = expectations.read("known", path) if path.exists() else ((), ())
-    gone = {
-        (report.target, outcome.cause)
-        for report in reports
-        for result in report.results
-        for outcome in result.expected_failures
-        if not outcome.fails
-    }
-    targets = [report.target for report in reports]
-    kept = [
-        entry
-        for entry in before
-        if not any((target, entry.cause) in gone for target in targets if entry.target in (None, target))
-    ]
-    new = [
-        msgspec.structs.replace(entry, target=report.target)
-        for report in reports
-        for cause in report.diagnosis.causes
-        if (entry := known_of(cause)) is not None
-    ]
-    expectations.write("write-known", path, map(str, promises), [*kept, *new])
-    return len(new)
-
-
-def known_of(cause: Cause) -> Known | None:
-    """A cause as an entry of a file of known failures; None if no case shows it."""
-    if cause.example is None:
-        return None
-    check, case = cause.example
-    example = Example(law=check.law, dtype=check.dtype, case=json.dumps(case, ensure_ascii=False))
-    if cause.formula is not None:
-        return Known(operations=cause.ops, reason="", example=example, formula=cause.formula)
-    natures = tuple(dict.fromkeys(array.nature for array in cause.breaks if array.nature is not None))
-    numbers = [array.error for array in cause.breaks if array.nature == "number"]
-    dtypes = {each.dtype for each in cause.explains}
-    alone = cause.kind == "behaviour"
-    return Known(
-        operations=cause.ops,
-        reason="",
-        example=example,
-        promise=cause.promise,
-        law=check.law.rpartition(".")[2] if alone else "",
-        breaks=natures,
-        where=tuple(dict.fromkeys(array.where for array in cause.breaks if array.where)),
-        error_up_to=_bound(max(numbers)) if numbers else None,
-        # A fault that shows in wide dtypes shows in narrow ones too; one in narrow dtypes says nothing about wide ones.
-        dtypes=tuple(dtype for dtype in HALF if dtype in dtypes) if dtypes <= set(HALF) else (),
-    )
-
-
-ROOM = 4.0
-"""The largest known error, relative to the largest one that was seen: other cases may be worse than those."""
-
-LARGEST_INEXACT = 0.1
-"""Numbers with a larger error than this share of an array's largest value are not inexact but wrong."""
-
-
-def _bound(error: float) -> float:
-    """The error up to which numbers are known failures, to one significant digit; None for numbers that are wrong."""
-    if not 0 < error < LARGEST_INEXACT:
-        return math.inf
-    unit = 10.0 ** math.floor(math.log10(ROOM * error))
-    return float(f"{math.ceil(ROOM * error / unit) * unit:.0e}")
 
 
 def usual_jobs(info: TargetInfo, items: Sequence[Item]) -> int:

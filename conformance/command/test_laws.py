@@ -14,6 +14,7 @@ from conformance.base.options import LONGEST_SECONDS, OFFERED, RunOptions
 from conformance.command.run import in_own_places, report_of
 from conformance.failures import save
 from conformance.frameworks.targets import TargetInfo
+from conformance.judge.known_failures import unmatched
 from conformance.judge.selection import agenda, options_of
 from conformance.judge.workers import TargetFailedError, Workers
 from conformance.laws import Law
@@ -37,11 +38,13 @@ class LawTests:
 
     Attributes:
         items, ids: the tests and their names.
+        notes: sentences about known failures that are about no law.
         workers: the process of each target.
     """
 
     items: list[Item]
     ids: list[str]
+    notes: list[str]
     workers: Sequence[Workers]
 
     @staticmethod
@@ -66,7 +69,7 @@ class LawTests:
         ]
         several = len(targets) > 1
         ids = [f"{f'{item.info.name}-' if several else ''}{item.law.id}-{item.dtype}" for item in items]
-        return LawTests(items, ids, workers)
+        return LawTests(items, ids, unmatched(options.known_failures), workers)
 
     def judge(self, item: Item) -> None:
         """Try one law and report the result to pytest."""

@@ -43,10 +43,6 @@ class Cause:
         stored: the case as `conformance.cases.from_json` reads it.
         explains: the checks that fail for this reason.
         script, script_text, script_note: the script of the smallest case, if one was saved.
-        example: the check and the stored case that a file of known failures gives for it.
-        breaks: every kind of failure in those checks (an array or an exception, and how it is wrong), with the largest
-            error.
-        promise: the expression that excludes the calls that show it; empty if there is none.
     """
 
     sentence: str
@@ -65,9 +61,6 @@ class Cause:
     script: str | None = None
     script_text: str | None = None
     script_note: str = ""
-    example: tuple[Check, Mapping[str, Any]] | None = None
-    breaks: tuple[ArrayOutcome, ...] = ()
-    promise: str = ""
 
     @property
     def error(self) -> float:
@@ -80,7 +73,7 @@ class Cell:
     """One feature in one dtype.
 
     Attributes:
-        value, gradient: ``right``, ``wrong``, ``not served``, ``not promised``, or ``not tried``; an empty text for
+        value, gradient: ``right``, ``wrong``, ``not served``, or ``not tried``; an empty text for
             gradients that do not exist here.
         cases: the number of cases that were judged.
         held, wrong: the number of arrays of these cases that were right, and that were wrong.

@@ -1,7 +1,7 @@
 """The causes of failed laws, found by experiment, and the sentences that state them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from conformance.cases import from_json, simplicity, to_json
 from conformance.diagnosis.cause import NOISE, Cause, Check
 from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.matrix import RANK
-from conformance.features.promises import excluding
 from conformance.judge.outcome import Counterexample, LawResult
 from conformance.tolerance.compared import ENDINGS, ArrayOutcome
 
@@ -38,7 +37,6 @@ def of_fault(
     """
     example = fault.example
     checks = _checks([*found, *((result, None) for result in shown)])
-    wrong = _breaks(found) or tuple(array for array in example.arrays if array.nature is not None)
     case, dtype, arrays = example.case, example.dtype, example.arrays
     smaller = _smallest(fault, found)
     if smaller is not None and _order(from_json(smaller[1].stored)) < _order(case):
@@ -57,24 +55,8 @@ def of_fault(
         dtype=dtype,
         stored=to_json(case),
         explains=checks,
-        example=_example(found) or (checks[0], to_json(example.case)),
-        breaks=wrong,
-        promise=_promise(fault),
         **script_of(_with_case(case, found)),
     )
-
-
-def _promise(fault: Fault) -> str:
-    """The promise that excludes the calls that show a fault; empty if every call does."""
-    covered = {name for each in fault.ranges if each.promise for name in each.covers}
-    needed = {feature.name for feature in fault.features}
-    texts = [each.promise for each in fault.ranges if each.promise]
-    texts += [
-        excluding(feature)
-        for feature in fault.features
-        if feature.name not in covered and not set(feature.implies) & needed
-    ]
-    return texts[0] if len(texts) == 1 else " or ".join(f"({text})" for text in texts)
 
 
 def _order(case: Any) -> tuple[int, int, int]:
@@ -147,9 +129,7 @@ def merged(causes: Iterable[Cause]) -> list[Cause]:
         ops = tuple(dict.fromkeys((*before.ops, *cause.ops)))
         said = before.sentence.replace(_listed(before.ops), _listed(ops), 1)
         explains = tuple(dict.fromkeys((*before.explains, *cause.explains)))
-        breaks = (*before.breaks, *cause.breaks)
-        example = before.example or cause.example
-        found[key] = replace(before, ops=ops, sentence=said, explains=explains, breaks=breaks, example=example)
+        found[key] = replace(before, ops=ops, sentence=said, explains=explains)
     # Roundings come last. Of two causes that explain as much, a formula comes first, then the value's, then what was
     # found first.
     return sorted(
@@ -186,8 +166,6 @@ def of_law(results: Sequence[Pair]) -> Cause:
         kind="behaviour",
         dtype=first.dtype,
         explains=_checks(results),
-        example=_example(results),
-        breaks=_breaks(results),
         **shown,
     )
 
@@ -208,31 +186,6 @@ def key_of_law(result: LawResult, found: Counterexample | None) -> tuple:
 
 def _checks(results: Iterable[tuple[LawResult, Any]]) -> tuple[Check, ...]:
     return tuple(dict.fromkeys(Check(law=result.law.id, dtype=result.dtype) for result, _ in results))
-
-
-def _example(results: Sequence[Pair]) -> tuple[Check, Mapping[str, Any]] | None:
-    """The check with the shortest case."""
-    found = [(result, each) for result, each in results if each is not None and each.stored]
-    if not found:
-        return None
-    result, each = min(found, key=lambda pair: len(pair[1].case))
-    return Check(law=result.law.id, dtype=result.dtype), each.stored
-
-
-def _breaks(results: Sequence[Pair]) -> tuple[ArrayOutcome, ...]:
-    """Every wrong array, or exception, and the largest error of each in the same way."""
-    found: dict[tuple[str, str | None], ArrayOutcome] = {}
-    for _, each in results:
-        if each is None:
-            continue
-        wrong = [array for array in each.arrays if array.nature is not None]
-        if each.kind not in [array.kind for array in wrong]:
-            outcome = ArrayOutcome(where=each.kind.where, nature=each.kind.nature, worst=0.0, error=0.0, wrong=0.0)
-            wrong.append(outcome)
-        for array in wrong:
-            before = found.setdefault((array.where, array.nature), array)
-            found[array.where, array.nature] = max(before, array, key=lambda outcome: outcome.error)
-    return tuple(found.values())
 
 
 def _with_case(case: Any, found: Iterable[Pair]) -> Counterexample | None:

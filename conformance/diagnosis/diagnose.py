@@ -14,7 +14,6 @@ from conformance.diagnosis.envelope import envelope, of_results
 from conformance.diagnosis.faults import Fault, Faults
 from conformance.diagnosis.matrix import RANK, Matrix
 from conformance.features import features_of
-from conformance.features.admission import Admission
 from conformance.features.feature import avoiding
 from conformance.formulas.judged import RIGHT, UNWATCHED, Clock, Judge, Judged, Watch
 from conformance.frameworks.implementation import Implementation, RefusedError
@@ -68,7 +67,7 @@ def diagnose(
         of_op = [result for result in results if result.law.op == op]
         broken = [result for result in of_op if result.status == "failed"]
         operation, spare = BY_LAWS.get(op), clock
-        if options.hurried:
+        if options.quick:
             saved = sum(result.saved for result in broken)
             clock, spare = Clock(QUICK_SECONDS + saved), Clock(saved)
         if operation is None or any(map(_ends_process, broken)):
@@ -82,10 +81,10 @@ def diagnose(
             found += examined.causes()
             envelopes.append(examined.envelope())
             alone += examined.alone
-            note = QUICK_NOTE if options.hurried and examined.matrix.untried else note
+            note = QUICK_NOTE if options.quick and examined.matrix.untried else note
         if broken and not clock.left:
             note = f"experiments stopped after {clock.seconds:.0f} s; failures without a cause are listed law by law"
-            note = QUICK_NOTE if options.hurried else note
+            note = QUICK_NOTE if options.quick else note
         if keep is not None:
             keep(_put_together(found, alone, envelopes, start, note))
     scripts = _Scripts(implementation, options, results, save, watch)
@@ -121,7 +120,7 @@ class _Scripts:
         found = sorted(search.found.values(), key=lambda each: each.counterexample.kind not in wrong)
         if not found:
             return cause
-        run, label = not self.options.hurried, f"cause-{number}"
+        run, label = not self.options.quick, f"cause-{number}"
         saved = self.save(self.implementation, law, cause.dtype, found[0], directory, run=run, label=label)
         return replace(cause, **causes.script_of(saved))
 
@@ -177,13 +176,12 @@ class _Examined:
 
     def __post_init__(self) -> None:
         options = self.options
-        self._admission = Admission(options.promises, self.implementation.keeps_contract)
-        self.matrix = Matrix(self.operation, self._admission, self.spare, options.hurried)
+        refused = {name for each in self.results if each.law.quick for name in each.refused.features}
+        contract = self.implementation.keeps_contract
+        self.matrix = Matrix(self.operation, refused, contract, self.spare, options.quick)
         broken = {result.dtype for result in self.results if result.status == "failed"}
         self._judges = {dtype: self._judge(dtype) for dtype in RANK if dtype in broken}
-        self._faults = Faults(
-            self.operation, self._judges, self.clock, self._admission, options.hurried, lambda: self.matrix.served
-        )
+        self._faults = Faults(self.operation, self._judges, self.clock, options.quick, lambda: self.matrix.served)
 
     def run(self, broken: Sequence[LawResult]) -> None:
         dtypes, judges, faults = [*self._judges], self._judges, self._faults
@@ -192,7 +190,7 @@ class _Examined:
             if judged.wrong:
                 faults.explain(judged.case, judged.dtype)
 
-        if self.options.hurried:
+        if self.options.quick:
             explain(self.matrix.first_call(judges[dtypes[0]]))
             self._attribute_all(broken)
             self.matrix.fill(judges, explain)
@@ -292,12 +290,12 @@ class _Examined:
         """Whether a fault that float32 or float64 shows is not there in the other one."""
         tried = {result.dtype for result in self.results if result.status in ("passed", "failed")}
         others = [dtype for dtype in WIDE if dtype in tried and dtype not in fault.dtypes]
-        if self.options.hurried or len(others) == len(WIDE):
+        if self.options.quick or len(others) == len(WIDE):
             return False
         case = fault.example.case
         for dtype in others:
             judge = self._judges.get(dtype) or self._judge(dtype)
-            if self._admission.admits(self.operation.about, dtype, case) and judge(case).status(fault.aspect) == RIGHT:
+            if judge(case).status(fault.aspect) == RIGHT:
                 return True
         return False
 

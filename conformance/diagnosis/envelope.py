@@ -1,18 +1,15 @@
-"""The envelope: features × dtype, each cell right, wrong, not served, not promised or not tried."""
+"""The envelope: features × dtype, each cell right, wrong, not served or not tried."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from conformance.base.dtypes import FLOATING
-from conformance.cases import from_json
-from conformance.diagnosis.cause import Cause, Cell, Diagnosis, Envelope, Row
+from conformance.diagnosis.cause import Cell, Envelope, Row
 from conformance.diagnosis.faults import Fault
 from conformance.diagnosis.matrix import PLAIN
-from conformance.features import described, features_of
-from conformance.features.feature import names
-from conformance.features.promises import Promises, excluding, parsed
-from conformance.formulas.judged import NOT_PROMISED, NOT_SERVED, RIGHT, WRONG, Judged
+from conformance.features import features_of
+from conformance.formulas.judged import NOT_SERVED, RIGHT, WRONG, Judged
 from conformance.judge.outcome import LawResult
-from conformance.operations import BY_LAWS, Operation
+from conformance.operations import Operation
 
 NOT_TRIED = "not tried"
 
@@ -83,7 +80,7 @@ def cell(trials: Sequence[Judged] | None) -> Cell:
 
 def _worst(statuses: Iterable[str]) -> str:
     found = set(statuses)
-    return next((status for status in (WRONG, RIGHT, NOT_SERVED, NOT_PROMISED) if status in found), "")
+    return next((status for status in (WRONG, RIGHT, NOT_SERVED) if status in found), "")
 
 
 def _counted(name: str, counts: Counts) -> Cell:
@@ -106,60 +103,6 @@ def of_results(operation: Operation, results: Sequence[LawResult]) -> Envelope |
     return found if found.rows else None
 
 
-def suggested(found: Diagnosis) -> dict[str, list[str]]:
-    """By operation, the promises that exclude calls that are wrong or not served; none if plain calls are wrong."""
-    promises = {}
-    for each in found.envelopes:
-        operation = BY_LAWS[each.op]
-        if any(row.feature == PLAIN and _bad(row) for row in each.rows):
-            continue
-        features = {feature.name: feature for feature in features_of(operation)}
-        bad = [row.feature for row in each.rows if _bad(row) and row.feature in features]
-        # What rules out a wider feature rules out the narrower ones too.
-        texts = [excluding(features[name]) for name in bad if not set(features[name].implies) & set(bad)]
-        for cause in found.causes:
-            if each.op in cause.ops and not _excluded(operation, cause, texts):
-                texts += _excluding(operation, cause)
-        if texts:
-            promises[each.op] = list(dict.fromkeys(texts))
-    return promises
-
-
-def _bad(row: Row) -> bool:
-    statuses = {status for cell in row.cells.values() for status in (cell.value, cell.gradient)}
-    return bool(statuses & {WRONG, NOT_SERVED})
-
-
-def _excluded(operation: Operation, cause: Cause, texts: Sequence[str]) -> bool:
-    """Whether promises exclude the calls that show a cause."""
-    case = from_json(dict(cause.stored)) if cause.stored else None
-    if not operation.describes(case):
-        return True
-    return not Promises(tuple(map(parsed, texts))).hold(operation, case, cause.dtype)
-
-
-def _excluding(operation: Operation, cause: Cause) -> list[str]:
-    """The promises that exclude the calls that show a cause.
-
-    Of several features that it needs together, each is excluded that concerns gates or other values: calls that combine
-    them otherwise may show it too. Sizes are excluded where nothing else can be.
-    """
-    features = features_of(operation)
-    needed = [feature for feature in features if feature.name in cause.features]
-    if not needed:
-        # A law that fails although value and gradient are right: the features that no plain call has.
-        usual = names(described(operation).plain(0), features)
-        present = names(from_json(dict(cause.stored)), features) - usual
-        needed = [feature for feature in features if feature.name in present]
-    of_values = [feature for feature in needed if feature.of_values]
-    if of_values:
-        return [excluding(feature) for feature in of_values]
-    if cause.promise:
-        return [cause.promise]
-    narrowest = [feature for feature in needed if not set(feature.implies) & {each.name for each in needed}]
-    return [" or ".join(f"({excluding(feature)})" for feature in narrowest)] if narrowest else []
-
-
 def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[str, str], untried: Sequence[str]) -> str:
     """The envelope in a few sentences, given `Feature.where` by the name of the feature."""
     statuses = {
@@ -170,7 +113,6 @@ def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[st
         return "Nothing was tried."
     wrong = [name for name, found in statuses.items() if WRONG in found]
     refused = [name for name, found in statuses.items() if NOT_SERVED in found and WRONG not in found]
-    promised = [name for name, found in statuses.items() if NOT_PROMISED in found]
     right = [name for name, found in statuses.items() if RIGHT in found and name not in (*wrong, *refused)]
     places = list(dict.fromkeys(_where(fault) for fault in faults if fault.where))
     said = []
@@ -186,8 +128,6 @@ def _summary(rows: Iterable[Row], faults: tuple[Fault, ...], phrases: Mapping[st
         said.append(f"Right on plain calls; wrong {', and '.join(places)}.")
     if refused:
         said.append(f"Not served: {', '.join(refused)}.")
-    if promised:
-        said.append(f"Not promised: {', '.join(promised)}.")
     if untried:
         told = [*untried] if len(untried) <= NAMED else [*untried[: NAMED - 1], f"{len(untried) - NAMED + 1} more"]
         said.append(f"Not tried for lack of time: {', '.join(told)}.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from conformance.cases import as_drawn
 from conformance.features.feature import Feature, names, needed
-from conformance.formulas.judged import NOT_PROMISED, Clock, Judge, Judged
+from conformance.formulas.judged import Clock, Judge, Judged
 
 EXCEPTION = frozenset({"exception"})
 
@@ -33,19 +33,17 @@ class Experiments:
     Attributes:
         features: the features of the operation.
         clock: when its time is over, nothing new is tried.
-        admits: whether a case may be tried.
         thorough: whether coincidences are looked for, which takes longer.
     """
 
     features: Sequence[Feature]
     judge: Judge
     clock: Clock
-    admits: Happens = lambda case: True
     thorough: bool = True
 
     def status(self, case: Any, aspect: str) -> str | None:
-        """The verdict on a case; a case outside the promises is not tried."""
-        return self.judge(case).status(aspect) if self.admits(case) else NOT_PROMISED
+        """The verdict on a case."""
+        return self.judge(case).status(aspect)
 
     def smaller(self, judged: Judged, happens: Happens) -> Judged:
         """The case without the features that the fault does not need, and with fewer steps if it still shows."""

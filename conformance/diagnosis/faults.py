@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from conformance.diagnosis.experiments import Experiments, Happens, natures_of
@@ -12,11 +11,10 @@ from conformance.diagnosis.patterns import patterns
 from conformance.diagnosis.ranges import Range, ranges_of
 from conformance.diagnosis.staleness import Stale, Staleness
 from conformance.features import features_of
-from conformance.features.admission import Admission
 from conformance.features.feature import Feature, avoiding, names
 from conformance.formulas import pairs_of
 from conformance.formulas.formula import Formula
-from conformance.formulas.judged import NOT_PROMISED, RIGHT, WRONG, Clock, Judge, Judged
+from conformance.formulas.judged import RIGHT, WRONG, Clock, Judge, Judged
 from conformance.formulas.recognition import matches
 from conformance.operations import Operation
 
@@ -74,7 +72,6 @@ class Faults:
 
     Attributes:
         clock: when its time is over, nothing new is tried.
-        admission: the cases that may be tried.
         hurried: whether formulas are tried on a case before a smaller one is looked for, which takes longer.
         served: returns the names of features of calls that were right, or equal to a formula, or at least served.
     """
@@ -82,7 +79,6 @@ class Faults:
     operation: Operation
     judges: dict[str, Judge]
     clock: Clock
-    admission: Admission
     hurried: bool = False
     served: Callable[[], Set[str]] = frozenset
     found: list[Fault] = field(default_factory=list)
@@ -94,7 +90,6 @@ class Faults:
                 features_of(self.operation),
                 judge,
                 self.clock,
-                partial(self.admission.admits, self.operation.about, dtype),
                 thorough=not self.hurried,
             )
             for dtype, judge in self.judges.items()
@@ -187,7 +182,7 @@ class Faults:
                 continue
             for feature in fault.features:
                 other = feature.without(judged.case)
-                status = NOT_PROMISED if feature.present(other) else tried.status(other, fault.aspect)
+                status = None if feature.present(other) else tried.status(other, fault.aspect)
                 if status == RIGHT:
                     return (fault,)
                 followed = self._followed(tried.judge(other)) if status == WRONG else ()
@@ -223,7 +218,7 @@ class Faults:
         essential: tuple[Feature, ...] = ()
         ranges: tuple[Range, ...] = ()
         if formula is None or formula.occasional:
-            # A call without the feature that is refused, or outside the promises, says nothing about the feature.
+            # A call without the feature that is refused says nothing about the feature.
             essential = tried.needed(judged.case, small, happens, lambda case: tried.status(case, aspect) != RIGHT)
         if formula is None:
             ranges = () if self.hurried else ranges_of(tried, small, essential, aspect, happens)

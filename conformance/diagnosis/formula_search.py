@@ -206,7 +206,7 @@ class FormulaSearch:
         packed = any(feature.name == "packed" for feature in self.experiments.features)
         if make is not None and packed and {"packed_apart", "empty_apart"} & set(formula.change):
             cases.append(replace(make(1), lengths=PROBED_LENGTHS, B=len(PROBED_LENGTHS), S=0))
-        for judged in map(self.experiments.judge, filter(self.experiments.admits, cases)):
+        for judged in map(self.experiments.judge, cases):
             if judged.wrong and matches(formula, judged, closely=False) is not True:
                 return False
             right = judged.served and not judged.wrong

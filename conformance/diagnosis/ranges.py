@@ -41,14 +41,12 @@ class Range:
     Attributes:
         clause: the condition, as in ``S > 64 and S % 16 ≠ 0``.
         covers: the features of which it says more.
-        promise: the expression that excludes these calls; empty if there is none.
         above, factor: the size above which, and the factor of whose multiples, no fault shows; None without one.
         bound: the gate beyond which it shows, with its sign; None for a size.
     """
 
     clause: str
     covers: tuple[str, ...]
-    promise: str = ""
     above: int | None = None
     factor: int | None = None
     bound: float | None = None
@@ -142,7 +140,7 @@ def _of_size(
     if at < 1 or not shows(at):
         return None
     if not any(shows(size) for size in (at + 1, at + 2, at + 3, max(at - 1, 1), 2 * at + 1) if size != at):
-        alone = Range(clause=f"{letter} = {at}", covers=covered, promise=f"{letter} != {at}")
+        alone = Range(clause=f"{letter} = {at}", covers=covered)
         return alone if always(at, at + 1) else None
     factor = next((each for each in FACTORS if _only_beside_multiples(each, at, shows)), None)
     sizes = [size for size in range(1, at + 1) if factor is None or size % factor]
@@ -157,10 +155,7 @@ def _of_size(
     if not always(at, sizes[first - 1] if first else (at // (factor or 1) + 1) * (factor or 1)):
         return None
     clauses = [f"{letter} > {above}"] * (above is not None) + [f"{letter} % {factor} ≠ 0"] * (factor is not None)
-    promises = [f"{letter} <= {above}"] * (above is not None) + [f"{letter} % {factor} == 0"] * (factor is not None)
-    return Range(
-        clause=" and ".join(clauses), covers=covered, promise=" or ".join(promises), above=above, factor=factor
-    )
+    return Range(clause=" and ".join(clauses), covers=covered, above=above, factor=factor)
 
 
 def _only_beside_multiples(factor: int, at: int, shows: Callable[[int], bool]) -> bool:

@@ -133,12 +133,12 @@ class Staleness:
         # All first calls come before the second ones: a target may be wrong on every second call.
         firsts = []
         for case, _ in orders:
-            first = self._judged(case)
+            first = self._judge(case)
             if first is None or first.status(found.aspect) != RIGHT:
                 return False
             firsts.append(first)
         for first, (_, case) in zip(firsts, orders, strict=True):
-            later = self._judged(case)
+            later = self._judge(case)
             if later is None or later.status(found.aspect) != WRONG:
                 return False
             if found.copied and not _copied(first, later, found.aspect):
@@ -146,10 +146,7 @@ class Staleness:
         return True
 
     def _tried(self, case: Any | None) -> Judged | None:
-        return self._judged(case) if case is not None and self._experiments.clock.left else None
-
-    def _judged(self, case: Any) -> Judged | None:
-        return self._judge(case) if self._experiments.admits(case) else None
+        return self._judge(case) if case is not None and self._experiments.clock.left else None
 
     def _fresh(self, case: Any) -> Iterator[Any]:
         """The case with other sizes: more steps, or more sequences if its arrays have no axis of steps."""

@@ -1,6 +1,6 @@
 """The features of each operation's calls, and its plainest and a rich case.
 
-The envelope, the causes of failures, promises and the search refer to the same features by name.
+The envelope, the causes of failures and the search refer to the same features by name.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from conformance.features import fwbw, gru, mlstm, slstm, sums
-from conformance.features.feature import Feature, of_field
+from conformance.features.feature import Feature, avoiding, of_field
 from conformance.operations import BY_LAWS, Operation, Option
 
 
@@ -50,6 +50,21 @@ def described(operation: Operation) -> Described:
 def features_of(op: Operation | str) -> tuple[Feature, ...]:
     """The features of an operation, or of what laws are about; none if that is not an operation."""
     return _features_of(op if isinstance(op, str) else op.about)
+
+
+def features_for(operation: Operation, *, contract: bool) -> tuple[Feature, ...]:
+    """The features of an operation on which a target is tried by laws that all targets have to keep.
+
+    Args:
+        contract: whether it has to follow gatespec's own decisions, too.
+    """
+    return tuple(feature for feature in features_of(operation) if contract or not feature.contract)
+
+
+def without_decisions(operation: Operation, case: Any) -> Any:
+    """A case on which gatespec's own decisions, where other implementations may differ, have no effect."""
+    every = features_of(operation)
+    return avoiding(case, [feature.name for feature in every if feature.contract], every)
 
 
 @cache

@@ -57,7 +57,6 @@ def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = 
 
     return Feature(
         name=f"S not a multiple of {factor}",
-        promise=f"S % {factor} == 0",
         sentence=f"the number of steps is not a multiple of {factor}",
         phrase=f"where S is not a multiple of {factor}",
         present=lambda case: any(S % of(case) for S in lengths(case)),
@@ -73,7 +72,6 @@ def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any],
     """The feature that some sequence has more than a given number of steps."""
     return Feature(
         name=name,
-        promise="S <= 64",
         sentence=sentence,
         phrase=phrase,
         present=lambda case: any(S > block(case) for S in lengths(case)),
@@ -111,7 +109,6 @@ def with_sequences(case: Any, B: int) -> Any:
 
 NO_STEPS = Feature(
     name="S = 0",
-    promise="S > 0",
     sentence="there are no steps",
     phrase="where there are no steps (S = 0)",
     present=lambda case: case.steps == 0 and bool(lengths(case)),
@@ -121,7 +118,6 @@ NO_STEPS = Feature(
 
 NO_SEQUENCES = Feature(
     name="B = 0",
-    promise="B > 0",
     sentence="there are no sequences",
     phrase="where there are no sequences (B = 0)",
     present=lambda case: not lengths(case),
@@ -131,7 +127,6 @@ NO_SEQUENCES = Feature(
 
 SEVERAL_STEPS = Feature(
     name="several steps",
-    promise="S <= 1",
     sentence="some sequence has more than one step",
     phrase="where a sequence has more than one step",
     present=lambda case: case.steps > 1,
@@ -142,7 +137,6 @@ SEVERAL_STEPS = Feature(
 
 SEVERAL_SEQUENCES = Feature(
     name="several sequences",
-    promise="B <= 1",
     sentence="there is more than one sequence",
     present=lambda case: len(lengths(case)) > 1,
     without=lambda case: replace(case, B=1, lengths=None if case.lengths is None else (max(case.lengths),)),
@@ -153,7 +147,6 @@ SEVERAL_SEQUENCES = Feature(
 
 SEVERAL_HEADS = Feature(
     name="several heads",
-    promise="N <= 1",
     sentence="there is more than one head",
     present=lambda case: case.N > 1,
     without=lambda case: replace(case, N=1),
@@ -225,13 +218,11 @@ CLIPPING = of_field(
     None,
     0.1,
     name="clipping",
-    promise="gradient_clipping == None",
     sentence="gradient_clipping is given",
 )
 
 UNEVEN_HEAD_DIMS = Feature(
     name="uneven head dims",
-    promise="H % 16 == 0",
     sentence="H is not a multiple of 16",
     present=lambda case: bool(case.H % MULTIPLE),
     without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
@@ -247,7 +238,6 @@ def above(letter: str) -> tuple[Feature, ...]:
     def beyond(limit: int, wider: tuple[str, ...]) -> Feature:
         return Feature(
             name=f"{letter} above {limit}",
-            promise=f"{letter} <= {limit}",
             sentence=f"{letter} is above {limit}",
             phrase=f"where {letter} > {limit}",
             present=lambda case: getattr(case, letter) > limit,

@@ -1,7 +1,7 @@
 """Features of a call: properties that a case has or lacks, each of which can be added and removed separately.
 
-The envelope, the causes of failures, promises and the search (which avoids features that a target refuses) refer to the
-same features by name. Each operation has its own list: `conformance.features.mlstm` and its neighbours.
+The envelope, the causes of failures and the search (which avoids features that a target refuses) refer to the same
+features by name. Each operation has its own list: `conformance.features.mlstm` and its neighbours.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,8 +27,6 @@ class Feature:
         added: returns a case that has it, made from one that does not.
         contract: whether it concerns gatespec's own decisions; targets that do not declare themselves gatespec's own
             are then tried on it only by the laws about these decisions.
-        promise: the expression that excludes it (`conformance.features.promises`); empty if that is ``not`` and its
-            name.
         implies: names of wider features, which every case with this one has.
         of_sizes: whether it concerns the sizes of arrays alone, so that one call can have all such features at once.
         of_values: whether it concerns the values of gates, or what follows from them.
@@ -44,7 +42,6 @@ class Feature:
     added: Change
     phrase: str = ""
     contract: bool = False
-    promise: str = ""
     implies: tuple[str, ...] = ()
     of_sizes: bool = False
     of_values: bool = False

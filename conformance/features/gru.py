@@ -28,7 +28,6 @@ GRU = (
     calls.STATE_COTANGENTS,
     Feature(
         name="infinite gates",
-        promise="f finite",
         sentence="some preactivation of the forget or the reset gate is infinite",
         phrase="where a gate is infinite",
         present=lambda case: bool(np.isinf(_gates(case)).any()),

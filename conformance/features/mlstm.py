@@ -205,7 +205,6 @@ SIZES = (
     calls.SEVERAL_HEADS,
     Feature(
         name="uneven head dims",
-        promise="K % 16 == 0 and V % 16 == 0",
         sentence="K or V is not a multiple of 16",
         present=lambda case: bool(case.K % calls.MULTIPLE or case.V % calls.MULTIPLE),
         without=lambda case: replace(
@@ -219,7 +218,6 @@ SIZES = (
     *calls.above("V"),
     Feature(
         name="K differs from V",
-        promise="K == V",
         sentence="keys and values have different head dims",
         phrase="where K differs from V",
         present=lambda case: case.K != case.V,
@@ -236,13 +234,12 @@ OPTIONS = (
         None,
         16,
         name="chunk_size",
-        promise="chunk_size == None",
         sentence="chunk_size is given",
         letters=("chunk_size",),
     ),
 )
 
-EPS = of_field("eps", 0.0, 1e-3, name="eps", contract=True, promise="eps == 0", sentence="eps is above 0")
+EPS = of_field("eps", 0.0, 1e-3, name="eps", contract=True, sentence="eps is above 0")
 
 ARRAYS = (
     of_field(

@@ -51,7 +51,6 @@ DECAY = (
     *SHARED,
     Feature(
         name="infinite gates",
-        promise="f finite",
         sentence="some gate is −∞ or +∞",
         phrase="where a gate is infinite",
         present=lambda case: case.values in ("resets", "extreme"),

@@ -21,7 +21,7 @@ from conformance.operations import Operation
 from conformance.tolerance.budget import Expected, Precision
 from conformance.tolerance.compared import ArrayOutcome, BreakKind, ProcessEndedError
 
-RIGHT, WRONG, NOT_SERVED, NOT_PROMISED = "right", "wrong", "not served", "not promised"
+RIGHT, WRONG, NOT_SERVED = "right", "wrong", "not served"
 GRADIENT = "gradient of "
 
 

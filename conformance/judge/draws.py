@@ -1,6 +1,5 @@
 """The cases on which a law is tried, and how Hypothesis draws them."""
 
-import functools
 import math
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,10 +16,10 @@ from hypothesis.strategies import SearchStrategy
 from conformance.base.dtypes import HALF
 from conformance.base.options import RunOptions
 from conformance.cases import USUAL, Limits, pinned
-from conformance.features.admission import Admission
+from conformance.features import without_decisions
 from conformance.frameworks.implementation import Implementation
 from conformance.laws import EVERY, Law
-from conformance.operations import Strategy
+from conformance.operations import BY_LAWS
 
 SUPPRESSED = (
     HealthCheck.too_slow,
@@ -29,9 +28,6 @@ SUPPRESSED = (
     # The features that a target refuses are searched for while its cases are drawn, which draws a few more cases.
     HealthCheck.nested_given,
 )
-
-SAMPLE = 30
-"""Number of cases that are drawn to see what all cases of a law have in common."""
 
 QUICK_ROWS = 2
 """Number of rows of usual sizes in a quick run, in 16 bits, and of most laws where a shape is compiled."""
@@ -65,26 +61,20 @@ class Draw:
     shrinks_only: bool = False
 
 
-def planned(
-    law: Law, dtype: str, implementation: Implementation, options: RunOptions, admission: Admission
-) -> list[Draw]:
+def planned(law: Law, dtype: str, implementation: Implementation, options: RunOptions) -> list[Draw]:
     """The cases on which a law is tried, in order."""
     assert law.cases is not None
     cases, eager = law.cases, implementation.eager
 
-    def admitted(limits: Limits) -> SearchStrategy | None:
-        # The definition determines a value; gradients also depend on what gatespec holds constant in them.
-        decided = law.kind != "contract" and not law.forward
-        drawn = cases(limits)
-        return admission.strategy(
-            law.op,
-            dtype,
-            drawn,
-            decided=decided,
-            sample=lambda: _sample(cases, limits),
-            subject=law.subject,
-            any_call=law.quick,
-        )
+    operation = BY_LAWS.get(law.op)
+    # The definition determines a value; gradients also depend on what gatespec holds constant in them.
+    decided = implementation.keeps_contract or law.kind == "contract" or law.forward
+
+    def judged(case: Any) -> Any:
+        return without_decisions(operation, case) if operation is not None and operation.describes(case) else case
+
+    def drawn(limits: Limits) -> SearchStrategy:
+        return cases(limits) if decided else cases(limits).map(judged)
 
     total = sum(SHARES[stratum] for stratum in law.strata)
     draws = []
@@ -106,16 +96,13 @@ def planned(
             # Freely drawn cases may include smaller ones than the pinned cases.
             chosen.append((limits, count, True))
         for part, examples, shrinks_only in chosen:
-            strategy = admitted(part)
-            if strategy is not None:
-                draws.append(Draw(strategy, seed, examples, pinned=bool(part.pin), shrinks_only=shrinks_only))
+            draws.append(Draw(drawn(part), seed, examples, pinned=bool(part.pin), shrinks_only=shrinks_only))
     asked = {"seed": options.seed, "sizes": tuple(options.sizes.items())}
     limits = Limits(USUAL, eager, dtype, options.max_steps, layouts, USUAL, **asked)
     rows = usual_rows(law, dtype, implementation, options)
     for row in (*range(rows), None) if rows else ():
-        strategy = admitted(replace(limits, row=row))
-        if strategy is not None:
-            draws.append(Draw(strategy, options.seed, 1 if row is not None else FREE, True, shrinks_only=row is None))
+        strategy = drawn(replace(limits, row=row))
+        draws.append(Draw(strategy, options.seed, 1 if row is not None else FREE, True, shrinks_only=row is None))
     return draws
 
 
@@ -138,12 +125,6 @@ def usual_rows(law: Law, dtype: str, implementation: Implementation, options: Ru
     if dtype in HALF:
         return first if eager or law.usual == EVERY else 0
     return law.usual if eager or law.gradient else first
-
-
-@functools.lru_cache(maxsize=256)
-def _sample(cases: Strategy, limits: Limits) -> tuple[Any, ...]:
-    """Some cases of a law; laws of one operation share strategies, and drawing takes longer than judging."""
-    return tuple(sampled(cases(limits), 0, SAMPLE))
 
 
 def _quick(strata: tuple[str, ...], eager: bool) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from conformance.laws import Law
 from conformance.laws.comparison import CallRecord, Point
 from conformance.tolerance.compared import ArrayOutcome, BreakKind
 
-STATUSES = ("passed", "failed", "differs", "not served", "not promised", "skipped", "known", "fixed", "suite failed")
+STATUSES = ("passed", "failed", "differs", "not served", "skipped", "known", "fixed", "suite failed")
 """The statuses, in the order in which a summary counts them."""
 
 
@@ -68,37 +68,14 @@ class Refused:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownOutcome:
-    """The outcome of a known failure.
-
-    Attributes:
-        reason, link, cause: those of the entry.
-        case: the case in words.
-        fails: whether the case still breaks the law for that cause.
-    """
-
-    reason: str
-    link: str
-    cause: str
-    case: str
-    fails: bool
-
-    @property
-    def said(self) -> str:
-        if self.fails:
-            return f"known: {self.reason}{f' ({self.link})' if self.link else ''}"
-        return f"passes now: remove the entry for {self.cause} from the file of known failures ({self.reason})"
-
-
-@dataclass(frozen=True, kw_only=True)
 class LawResult:
     """One law in one dtype on one target.
 
     Attributes:
         status: ``passed``, ``failed``, ``differs`` (the target deviates from gatespec's decisions, and does not
-            claim to keep it), ``not served`` (the target refused every case), ``not promised`` (no case lies
-            inside what the target promises), ``skipped`` (a function is absent, or the law does not apply),
-            ``known`` (only failures that are known), ``fixed`` (passed, a known failure included), or ``suite failed``
+            claim to keep it), ``not served`` (the target refused every case), ``skipped`` (a function is absent, or the
+            law does not apply),
+            ``known`` (failed, which is known), ``fixed`` (passed, although it is known to fail), or ``suite failed``
             (an exception of the suite's own code, which says nothing about the target).
         reason: why it was not judged, what failed, or what is known.
         examples: cases that were served and judged.
@@ -109,7 +86,6 @@ class LawResult:
         branches: elements by the branch of the definition that they took.
         points: the errors of each example.
         seconds: the duration.
-        expected_failures: the outcomes of known failures.
         features: for laws about value and gradient, the number of passed cases by feature; under "", of all cases.
         saved: seconds of computation that the cases would have taken that a quick run left out after the law broke.
     """
@@ -127,7 +103,6 @@ class LawResult:
     branches: Mapping[str, float] = field(default_factory=dict)
     points: tuple[Point, ...] = ()
     seconds: float = 0.0
-    expected_failures: tuple[KnownOutcome, ...] = ()
     features: Mapping[str, int] = field(default_factory=dict)
     saved: float = 0.0
 
@@ -139,7 +114,7 @@ class LawResult:
     @property
     def judged(self) -> bool:
         """Whether the target was called and served at least one call."""
-        return self.status not in ("skipped", "not served", "not promised", "suite failed")
+        return self.status not in ("skipped", "not served", "suite failed")
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
 from typing import Any
 
 from conformance.base.options import RunOptions
 from conformance.features import features_of
-from conformance.features.admission import Admission
 from conformance.features.feature import names
 from conformance.frameworks.implementation import Implementation, RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance, Blame
 from conformance.judge.draws import Draw, planned, sampled
-from conformance.judge.excuses import Breaks, Broken, Excuses
-from conformance.judge.expectations import Known
-from conformance.judge.outcome import Counterexample, Found, KnownOutcome, LawResult
-from conformance.judge.search import Search, retried, search_of
+from conformance.judge.known_failures import known_failure
+from conformance.judge.outcome import Counterexample, Found, LawResult
+from conformance.judge.search import Search, retried
 from conformance.judge.selection import agenda, why_not
-from conformance.laws import Law, all_laws
+from conformance.laws import Law
 from conformance.laws.checker import Checker
 from conformance.tolerance.compared import UNSOUND, BreakKind, comparisons_are_sound
 
@@ -48,7 +45,7 @@ class Runner:
         announce: called with each case, as JSON, before the target is called with it, and with None after the last one.
         note: called with each case that breaks a law in a way not seen before.
         save: saves the script of a failure (`conformance.failures.save`); None to save none.
-        blame: the refused features that were found, by operation and dtype.
+        blame: what was found out about refused calls, by operation and dtype.
         shrinking: seconds left for finding smaller cases.
     """
 
@@ -59,7 +56,6 @@ class Runner:
     save: Save | None = None
     blame: dict[tuple[str, str], Blame] = field(default_factory=dict)
     shrinking: float = SHRINK_SECONDS_OF_ALL
-    _examples: dict[Known, bool | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -88,35 +84,33 @@ class Runner:
         reason = why_not(implementation, law, dtype)
         if reason is not None:
             return LawResult(law=law, dtype=dtype, status="skipped", reason=reason)
+        known = known_failure(self.options.known_failures, law, dtype)
         checker = Checker(implementation, dtype, law.forward)
         checker.gradients_only = self.options.only == "gradients"
-        draws = [] if law.cases is None else planned(law, dtype, self.implementation, self.options, self.admission)
+        draws = [] if law.cases is None else planned(law, dtype, self.implementation, self.options)
 
         def sample() -> list[Any]:
             return [case for draw in draws for case in sampled(draw.cases, draw.seed, SAMPLE)]
 
-        memory = self.blame.setdefault((law.op, dtype), {})
+        memory = self.blame.setdefault((law.op, dtype), Blame())
         avoidance = Avoidance(features_of(law.op), sample, self.options.max_steps, law.subject, memory)
         search = Search(law, checker, avoidance, self.announce, self.note, fatal=fatal or {}, last=last)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            entries = self._alive(law, dtype, fatal or {})
-            search.excuse = partial(self._excuse, entries)
-            found = self._search(search, draws)
-            outcomes = self._known_outcomes(law, dtype, search.excused)
+            found = self._search(search, draws, known=known is not None)
         self.announce(None)
-        status, reason = self._status(search, found, outcomes)
+        status, reason = self._status(search, found)
         if status == "passed" and not comparisons_are_sound():
             status, reason = "failed", UNSOUND
         counterexamples = tuple(
             # One script is enough for a list of calls: the others differ by one line.
             self._with_script(law, dtype, each, number)
-            if status == "failed" and (number == 1 or law.rows is None)
+            if status == "failed" and known is None and (number == 1 or law.rows is None)
             else each.counterexample
             for number, each in enumerate(found, 1)
         )
         measured = [each.worst for each in counterexamples if each.worst is not None]
-        return LawResult(
+        result = LawResult(
             law=law,
             dtype=dtype,
             status=status,
@@ -130,10 +124,10 @@ class Runner:
             branches=dict(checker.branches),
             points=tuple(checker.points),
             seconds=time.monotonic() - start,
-            expected_failures=outcomes,
             features=self._features(law, search.held),
             saved=search.saved if found else 0.0,
         )
+        return result if known is None else known.status_of(result)
 
     def _features(self, law: Law, held: list[Any]) -> dict[str, int]:
         """The number of passed cases that have each feature, for the two laws from which an envelope is drawn."""
@@ -142,23 +136,22 @@ class Runner:
         counts = Counter(name for case in held for name in names(case, features_of(law.op)))
         return {"": len(held), **counts}
 
-    def _search(self, search: Search, draws: list[Draw]) -> list[Found]:
-        only_whether = self.options.shrink_seconds == 0 or search.last
+    def _search(self, search: Search, draws: list[Draw], *, known: bool) -> list[Found]:
+        only_whether = known or self.options.shrink_seconds == 0 or search.last
         if search.law.rows is not None:
             for row in search.law.rows():
-                if self.admission.admits(search.law.op, search.checker.dtype, row):
-                    search.judge(row)
+                search.judge(row)
             return search.shrink([], 0.0)
-        hurried = self.options.hurried or self.options.shrink_seconds == 0
+        first_only = known or self.options.quick or self.options.shrink_seconds == 0
         for draw in draws:
             if draw.shrinks_only:
                 continue
-            search.collect(draw, stop_at_first=hurried)
-            if hurried and search.found:
+            search.collect(draw, stop_at_first=first_only)
+            if first_only and search.found:
                 break
         if only_whether:
             return search.shrink([], 0.0)
-        if self.options.hurried:
+        if self.options.quick:
             # A run that finds a failure takes no longer than one that finds none: half of what was left out goes to
             # smaller cases, the other half to causes.
             planned = sum(draw.examples for draw in draws if not draw.shrinks_only)
@@ -185,80 +178,23 @@ class Runner:
         share = max(self.shrinking / 4, LEAST_SHRINK_SECONDS)
         return min(self.options.shrink_seconds, share)
 
-    @cached_property
-    def admission(self) -> Admission:
-        """Decides on which cases the target is tried."""
-        return Admission(self.options.promises, self.implementation.keeps_contract)
-
     def _with_script(self, law: Law, dtype: str, found: Found, number: int) -> Counterexample:
         options = self.options
         if options.failures is None or self.save is None:
             return found.counterexample
-        run = not options.hurried
-        return self.save(self.implementation, law, dtype, found, options.failures, number, run=run)
+        return self.save(self.implementation, law, dtype, found, options.failures, number, run=not options.quick)
 
-    def _status(self, search: Search, found: list[Found], outcomes: tuple[KnownOutcome, ...]) -> tuple[str, str | None]:
+    def _status(self, search: Search, found: list[Found]) -> tuple[str, str | None]:
         if found:
             differs = search.law.kind == "contract" and not self.implementation.keeps_contract
             return "differs" if differs else "failed", found[0].counterexample.problem
         if search.suite_failure:
             return "suite failed", search.suite_failure
-        if outcomes:
-            status = "known" if any(outcome.fails for outcome in outcomes) else "fixed"
-            return status, "; ".join(outcome.said for outcome in outcomes)
         if search.examples:
             return "passed", None
         if search.refused:
             return "not served", search.refusal
-        if self.options.promises and features_of(search.law.op):
-            return "not promised", "none of its cases is inside the promises"
         return "skipped", f"it has no case of at most {self.options.max_steps} steps"
-
-    @cached_property
-    def excuses(self) -> Excuses:
-        """The known failures of the target."""
-        return Excuses(self.implementation, self.options.known)
-
-    def _alive(self, law: Law, dtype: str, fatal: Mapping[str, BreakKind]) -> tuple[Known, ...]:
-        """The known failures that may excuse breaks of a law, among those whose examples still fail."""
-        found = []
-        for entry in self.excuses.of(law, dtype):
-            if entry not in self._examples:
-                self._examples[entry] = self._example_fails(entry, fatal)
-            if self._examples[entry]:
-                found.append(entry)
-        return tuple(found)
-
-    def _example_fails(self, entry: Known, fatal: Mapping[str, BreakKind]) -> bool | None:
-        """Whether an entry's example, however long, fails because of its cause; None if it cannot be tried.
-
-        An entry whose example is not tried would excuse nothing.
-        """
-        example = entry.example
-        law = next((each for each in all_laws() if each.id == example.law), None)
-        if law is None or why_not(self.implementation, law, example.dtype) is not None:
-            return None
-        case = example.revived()
-        search = search_of(self.implementation, law, example.dtype, self.announce, fatal)
-        search.excuse = partial(self._excuse, (entry,))
-        if search.judge(case) is None:
-            return None
-        return entry in search.excused
-
-    def _excuse(self, entries: tuple[Known, ...], broken: Broken, breaks: Breaks) -> Known | None:
-        return next((entry for entry in entries if self.excuses.explains(entry, broken, breaks)), None)
-
-    def _known_outcomes(self, law: Law, dtype: str, excused: Mapping[Known, Any]) -> tuple[KnownOutcome, ...]:
-        """The outcomes of a law's known failures: those that excused a break or whose example breaks this law."""
-        outcomes = []
-        for entry in self.excuses.of(law, dtype):
-            own = (entry.example.law, entry.example.dtype) == (law.id, dtype)
-            fails = self._examples.get(entry)
-            if entry in excused or (own and fails is not None):
-                case = excused[entry] if entry in excused and not own else entry.example.revived()
-                told = {"reason": entry.reason, "link": entry.link, "cause": entry.cause}
-                outcomes.append(KnownOutcome(**told, case=case.describe(), fails=bool(fails)))
-        return tuple(outcomes)
 
 
 def run(implementation: Implementation, options: RunOptions) -> Iterator[LawResult]:

@@ -29,8 +29,6 @@ from conformance.cases import simpler, simplicity, to_json
 from conformance.frameworks.implementation import Implementation, RefusedError, without_gradients
 from conformance.judge.avoidance import Avoidance
 from conformance.judge.draws import Draw, run_draw
-from conformance.judge.excuses import Breaks, Broken
-from conformance.judge.expectations import Known
 from conformance.judge.outcome import Counterexample, Found, Refused
 from conformance.laws import Law
 from conformance.laws.checker import Checker, LawError
@@ -54,7 +52,6 @@ class Search:
     Attributes:
         announce: called with each case, as JSON, before the target is called with it.
         note: called with each case that breaks the law in a way not seen before.
-        excuse: the known failure that explains a break, which is then passed over; None if there is none.
         fatal: cases, as JSON, that ended the target's process when they were tried, each with how; they are not
             tried again.
         last: whether the search ends after the last of these.
@@ -62,7 +59,6 @@ class Search:
         refused: cases that were not served.
         found: by kind of break, in the order in which the kinds were seen.
         held: the cases for which the law holds.
-        excused: for each known failure, the first case with a break that it explains.
         saved: see `conformance.judge.outcome.LawResult`.
         suite_failure: how the suite itself failed in a case, which says nothing about the target; empty if it did not.
     """
@@ -72,7 +68,6 @@ class Search:
     avoidance: Avoidance
     announce: Callable[[str | None], None] = lambda case: None
     note: Callable[[Counterexample], None] = lambda found: None
-    excuse: Callable[[Broken, Breaks], Known | None] = lambda broken, breaks: None
     fatal: Mapping[str, BreakKind] = field(default_factory=dict)
     last: bool = False
     examples: int = 0
@@ -80,7 +75,6 @@ class Search:
     refusal: str = ""
     found: dict[BreakKind, Found] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)
-    excused: dict[Known, Any] = field(default_factory=dict)
     saved: float = 0.0
     suite_failure: str = ""
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
@@ -183,8 +177,6 @@ class Search:
     def _judged(self, case: Any, key: str) -> tuple[BreakKind, ...] | None:
         if key in self.fatal:
             kind = self.fatal[key]
-            if self._is_excused(case, key, kind):
-                return ()
             self._note(case, (kind,), {kind: (_ended(kind), ProcessEndedError(kind))})
             return (kind,)
         self.announce(key)
@@ -200,14 +192,10 @@ class Search:
                 self.suite_failure = self.suite_failure or f"the suite itself {problem}, for {case.describe()}"
                 self._passed_over.add(key)
                 return ()
-            if self._is_excused(case, key, kind):
-                return ()
             self._note(case, (kind,), {kind: (problem, error)})
             return (kind,)
-        excused = {kind for kind in {each.kind for each in broken} if self._is_excused(case, key, kind)}
-        breaks = {each.kind: (str(each), each) for each in reversed(broken) if each.kind not in excused}
-        kinds = tuple(dict.fromkeys(each.kind for each in broken if each.kind in breaks))
-        self._note(case, kinds, breaks)
+        kinds = tuple(dict.fromkeys(each.kind for each in broken))
+        self._note(case, kinds, {each.kind: (str(each), each) for each in reversed(broken)})
         return kinds
 
     def _tried(self, case: Any) -> list[LawError]:
@@ -227,20 +215,6 @@ class Search:
                 raise refusal from None
         finally:
             checker.implementation = implementation
-
-    def _is_excused(self, case: Any, key: str, kind: BreakKind) -> bool:
-        """Whether a known failure explains this break."""
-        checker = self.checker
-        kept = checker.calls, checker.arrays, checker.breaks
-        broken = Broken(law=self.law, dtype=checker.dtype, case=case, kind=kind, outcome=checker.arrays.get(kind.where))
-        known = self.excuse(broken, lambda other: self.judge(other, counts=False))
-        # Other cases may have been tried to find this out.
-        checker.calls, checker.arrays, checker.breaks = kept
-        if known is None:
-            return False
-        self.excused.setdefault(known, case)
-        self._passed_over.add(key)
-        return True
 
     def _note(
         self, case: Any, kinds: tuple[BreakKind, ...], breaks: Mapping[BreakKind, tuple[str, BaseException]]

@@ -17,9 +17,8 @@ from conformance.base.options import (
     RunOptions,
     time_limit,
 )
-from conformance.features.promises import parsed
 from conformance.frameworks.implementation import Implementation
-from conformance.judge.expectations import Known, read
+from conformance.judge.known_failures import read
 from conformance.laws import Law, all_laws
 
 if TYPE_CHECKING:
@@ -28,11 +27,9 @@ if TYPE_CHECKING:
 
 def options_of(
     *,
-    known: Path | None = None,
+    known_failures: Path | None = None,
     examples: int | None = None,
     max_steps: int | None = None,
-    promises: tuple[str, ...] = (),
-    promises_file: Path | None = None,
     timeout: float | None = None,
     quick: bool = False,
     sizes: str | None = None,
@@ -41,8 +38,7 @@ def options_of(
     """The options of a run; those that were not given depend on the circumstances.
 
     Args:
-        promises: what callers of the target must keep to.
-        promises_file, known: files of promises and known failures; both are read from either.
+        known_failures: the file of known failures.
         sizes: ``B=2,S=4096,K=128``: the sizes of all calls; None for those that the suite chooses.
         timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
         quick, given: other fields of `RunOptions`.
@@ -50,16 +46,8 @@ def options_of(
     Raises:
         UsageError: a name is unknown, no law is left, or a file cannot be read.
     """
-    told = [parsed(text) for text in promises]
-    entries: list[Known] = []
-    named = {path.resolve(): (option, path) for option, path in (("promises", promises_file), ("known", known)) if path}
-    for option, path in named.values():
-        in_file, of_file = read(option, path)
-        told += in_file
-        entries += of_file
     options = RunOptions(
-        known=tuple(entries),
-        promises=tuple(dict.fromkeys(str(promise) for promise in told)),
+        known_failures=() if known_failures is None else read("known-failures", known_failures),
         timeout=time_limit(timeout, quick=quick, sizes=sizes is not None),
         quick=quick,
         sizes={} if sizes is None else _sizes(sizes),

@@ -314,12 +314,13 @@ class Workers:
         self._groups = [group for group in self._groups if group]
 
     def _finish(self, job: Job, reason: str, found: "tuple[Counterexample, ...]", status: str = "failed") -> None:
+        from conformance.judge.known_failures import known_failure
         from conformance.judge.outcome import LawResult
 
         reason = found[0].problem if found else reason
-        self.finished[job.number] = LawResult(
-            law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found
-        )
+        result = LawResult(law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found)
+        known = known_failure(self._options.known_failures if self._options else (), job.law, job.dtype)
+        self.finished[job.number] = result if known is None else known.status_of(result)
 
 
 def _weight(op: str) -> int:

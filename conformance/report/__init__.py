@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from conformance.base.options import INTERPRETERS, RunOptions
 from conformance.diagnosis.cause import Diagnosis
+from conformance.judge.known_failures import unmatched
 from conformance.judge.outcome import LawResult
 
 
@@ -42,12 +43,12 @@ class TargetReport:
     def failures(self) -> list[LawResult]:
         """Broken laws; under ``--strict`` also laws that could not be tried, and known failures that now pass."""
         strict = ("skipped", "not served", "fixed") if self.options.strict else ()
-        return [
-            result
-            for result in self.results
-            if result.status in ("failed", *strict)
-            or (strict and any(not outcome.fails for outcome in result.expected_failures))
-        ]
+        return [result for result in self.results if result.status in ("failed", *strict)]
+
+    @property
+    def unmatched(self) -> list[str]:
+        """A sentence about each known failure that is about no law."""
+        return unmatched(self.options.known_failures)
 
     @property
     def ran(self) -> bool:
@@ -69,7 +70,6 @@ class TargetReport:
             words = [*on, *words]
         if options.contract:
             words.append("--contract")
-        words += [f"--promise {shlex.quote(promise)}" for promise in options.promises]
         if options.quick:
             words.append("--quick")
         return " ".join(words)

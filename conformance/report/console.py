@@ -143,9 +143,6 @@ def show(console: Console, report: TargetReport, *, verbose: bool = False) -> No
             told = f"{result.law.id} ({result.dtype}): {result.reason}; please report it"
             say(console, f"[red]{escape(told)}[/red]")
     _show_differences(console, report)
-    if report.options.promises:
-        told = "; ".join(report.options.promises)
-        say(console, f"judged only on calls that keep these promises: {escape(told)}")
     _show_left_out(console, report, verbose)
     _show_notes(console, report, verbose)
     if report.options.quick:
@@ -223,7 +220,7 @@ def _show_envelopes(console: Console, report: TargetReport) -> None:
 
 def _counted(rows: list[Row]) -> str:
     """The numbers of features that are wrong, right, refused, …: each by its first such word in any dtype."""
-    words = {"wrong": "wrong", "right": "right", "not served": "refused", "not promised": "not promised"}
+    words = {"wrong": "wrong", "right": "right", "not served": "refused"}
     counts: Counter[str] = Counter()
     for row in rows:
         statuses = {status for each in row.cells.values() for status in (each.value, each.gradient)}
@@ -249,8 +246,9 @@ def _table_of_operations(report: TargetReport) -> Table:
         laws, dtypes = ({of(each) for each in results} for of in (lambda r: r.law.id, lambda r: r.dtype))
         worst = max((each.worst for each in results if each.worst is not None), default=None)
         broken = any(each.status == "failed" for each in results)
-        differs = any(each.status == "differs" for each in results)
-        sign = "[red]✗[/red]" if broken else "[yellow]≠[/yellow]" if differs else "[green]✓[/green]"
+        others = {"differs": "[yellow]≠[/yellow]", "known": "[yellow]k[/yellow]"}
+        said = (others[each.status] for each in results if each.status in others)
+        sign = "[red]✗[/red]" if broken else next(said, "[green]✓[/green]")
         cases = sum(each.examples for each in results)
         table.add_row(op, *map(str, (len(laws), len(dtypes), cases)), f"{_short(worst)}{sign}")
     return table
@@ -368,12 +366,12 @@ def _show_notes(console: Console, report: TargetReport, verbose: bool) -> None:
         if said := branches(spread):
             say(console, f"[dim]branches of {law}: {said}[/dim]")
     for result in report.results:
-        for outcome in result.expected_failures:
-            colour = "dim" if outcome.fails else "bold yellow"
-            say(
-                console,
-                f"[{colour}]{result.law.id} ({result.dtype}) {escape(outcome.said)}[/{colour}]",
-            )
+        if result.status in ("known", "fixed"):
+            colour = "dim" if result.status == "known" else "bold yellow"
+            said = f"{result.law.id} ({result.dtype}) {result.reason}"
+            say(console, f"[{colour}]{escape(said)}[/{colour}]")
+    for said in report.unmatched:
+        say(console, f"[bold yellow]{escape(said)}[/bold yellow]")
 
 
 def show_laws(console: Console, laws: list[Law]) -> None:

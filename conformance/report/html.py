@@ -17,7 +17,6 @@ MARKS = {
     "known": ("⊘", "known failure"),
     "fixed": ("✓!", "known failure that holds now"),
     "not served": ("∅", "not served"),
-    "not promised": ("∖", "not promised"),
     "skipped": ("–", "not tried"),
     "suite failed": ("?", "the suite itself failed"),
 }
@@ -36,7 +35,7 @@ def render(reports: list[TargetReport]) -> str:
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-UNTRIED = ("skipped", "not served", "not promised", "suite failed")
+UNTRIED = ("skipped", "not served", "suite failed")
 """Statuses of laws of which no call was judged."""
 
 

@@ -39,10 +39,10 @@ def _target(report: TargetReport, with_scripts: bool) -> dict[str, Any]:
             "kernel_backend": report.options.kernel_backend,
             "quick": report.options.quick,
             "strict": report.options.strict,
-            "promises": report.options.promises,
         },
         "seconds": round(report.seconds, 3),
         "summary": {status.replace(" ", "_"): report.count(status) for status in STATUSES},
+        "unmatched_known_failures": report.unmatched,
         "causes": [_cause(cause, with_scripts) for cause in report.diagnosis.causes],
         "envelope": {
             envelope.op: {"summary": envelope.summary, "features": envelope.rows}
@@ -74,7 +74,6 @@ def _law(report: TargetReport, result: LawResult, broken: list[LawResult], with_
         "elements": result.elements,
         "spread": result.branches,
         "points": result.points,
-        "known": [{**asdict(outcome), "said": outcome.said} for outcome in result.expected_failures],
         "seconds": round(result.seconds, 3),
     }
 
@@ -88,8 +87,7 @@ def _counterexample(
 
 
 def _cause(cause: Cause, with_scripts: bool) -> dict[str, Any]:
-    left_out = ("example",) if with_scripts else ("example", "script_text")
-    told = {name: value for name, value in vars(cause).items() if name not in left_out}
+    told = {name: value for name, value in vars(cause).items() if with_scripts or name != "script_text"}
     return {**told, "explains": [{"id": each.law, "dtype": each.dtype} for each in cause.explains]}
 
 

@@ -41,7 +41,6 @@ def lines(report: TargetReport, result: LawResult) -> list[tuple[str, str]]:
         told += _numbers(result)
         if result.elements:
             told.append(("branches", f"{branches(result.branches)}; {kinks(result)}".removeprefix("; ")))
-    told += [("known", outcome.said) for outcome in result.expected_failures]
     told.append(("again", report.reproduce(result)))
     return told if found is None else told + _script(found)
 
@@ -128,7 +127,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not promised": "not promised", "not tried": "·"}
+SIGNS = {"right": "✓", "wrong": "✗", "not served": "refused", "not tried": "·"}
 
 
 def shown_cell(value: str, gradient: str) -> str:

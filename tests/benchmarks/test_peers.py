@@ -137,7 +137,7 @@ def test_a_peer_that_ends_its_process_is_an_entry_without_laws(monkeypatch: pyte
     assert f"[{PEERS[0].name}]" in peers_page.draw(document)
 
 
-def test_a_peer_is_judged_inside_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_is_judged_on_what_its_adapter_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     (torch_gru,) = (peer for peer in PEERS if peer.name == "torch.nn.GRU")
     peer = replace(torch_gru, dtypes=("float32",))
@@ -150,7 +150,7 @@ def test_a_peer_is_judged_inside_its_promises(tmp_path: Path, monkeypatch: pytes
     kept = judged_peers._kept(json.loads(path.read_text(encoding="utf-8")))
     assert kept["laws"]["held"] == {"candidate": ["float32"]} and not kept["interrupted"]
     assert "cu_seqlens" in kept["laws"]["not served"]["packed"]["float32"]
-    assert kept["settings"]["promises"] == ["H == 1 or reset_after"] and kept["settings"]["examples"] == 2
+    assert kept["settings"]["examples"] == 2
 
 
 @pytest.mark.parametrize(

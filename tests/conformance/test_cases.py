@@ -13,7 +13,6 @@ from conformance.base.options import RunOptions
 from conformance.cases import FwbwCase, MLSTMCase, SumCase
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.draws import planned, sampled
-from conformance.judge.runner import Runner
 from conformance.laws import Law, all_laws
 from conformance.laws._answers import expected_gradient
 from conformance.laws.checker import Checker
@@ -64,7 +63,7 @@ class Collector:
         target = Target("a target", {})
         target.eager = eager
         self.checker = Checker(target, dtype)
-        draws = planned(law, dtype, target, options, Runner(target, options).admission)
+        draws = planned(law, dtype, target, options)
         draws = [draw for draw in draws if not draw.shrinks_only]
         self.cases = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]
 

@@ -126,8 +126,9 @@ def test_causes_are_found_of_a_target_that_dies_while_they_are_looked_for(tmp_pa
 
 
 def test_a_target_that_keeps_dying_while_causes_are_looked_for_is_reported_all_the_same(tmp_path: Path) -> None:
-    text = SCAN.format(body="if x.shape == (16,): os.abort()", factor=2)
-    result = run(tmp_path, text, "--write-known", str(tmp_path / "known.toml"))
+    (tmp_path / "kernel.py").write_text(SCAN.format(body="if x.shape == (16,): os.abort()", factor=2))
+    words = ["--op", "rev_cumsum", "--law", "gradient", "--dtype", "float32", "--examples", "8", "--max-steps", "13"]
+    result = CliRunner().invoke(main, ["run", str(tmp_path / "kernel.py"), *words, "--failures", str(tmp_path / "f")])
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and "the process that looked for causes ended 4 times" in said, result.output
     assert "breaks the law “gradient”" in said

@@ -118,7 +118,7 @@ def test_a_wrong_call_says_what_to_type(tmp_path: Path) -> None:
         ("dtype", ["float8"], "name one of float64"),
         ("examples", 0, "--conformance-examples 0 is too few; give 1 or more"),
         ("max_steps", -1, "--conformance-max-steps -1 is too few"),
-        ("known", "no/such/file.toml", "--write-known no/such/file.toml makes such a file"),
+        ("known_failures", "no/such/file.txt", "it has lines such as: mlstm.gradient bfloat16"),
     ],
 )
 def test_wrong_options_say_what_to_type(option: str, value: object, said: str) -> None:
@@ -149,19 +149,25 @@ def test_every_option_of_a_run_is_offered_and_documented() -> None:
         assert (option.name in added) == option.pytest
         assert f"`-{option.name}`" in guide or option.name == "op" or not option.pytest, option.name
     taken = {*inspect.signature(options_of).parameters, *(field.name for field in fields(RunOptions))} - {"given"}
-    own = {"shrink_seconds", "thorough"}  # Of the suite's own, not a user's.
-    assert {option.field for option in OFFERED} == taken - own
+    own = "shrink_seconds"  # Of the suite's own, not a user's.
+    assert {option.field for option in OFFERED} == taken - {own}
 
 
-def test_promises_are_those_of_the_command_line(target: Path) -> None:
-    """A target that is wrong for more than one row passes within its promise, and fails without it."""
-    target.write_text(SCANS.format(value="(x.shape[-1] > 4)"))
+def test_known_failures_are_xfailed_and_one_that_passes_fails(target: Path) -> None:
+    target.write_text(SCANS.format(value=1))
+    known = target.with_name("known.txt")
+    known.write_text("rev_cumsum.value float32  # starts at one\nrev_cumsum.valeu  # of no law")
     arguments = (f"--conformance-implementation={target}", *SMALL, "-k", "rev_cumsum.value")
-    assert pytest_in(target.parent, *arguments).returncode == 1
-    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <= 4")
-    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
-    done = pytest_in(target.parent, *arguments, "--conformance-promise=S <")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    done = pytest_in(target.parent, *arguments, f"--conformance-known-failures={known}")
+    assert done.returncode == 0 and "1 xfailed" in done.stdout, done.stdout + done.stderr
+    assert "known: starts at one" in done.stdout
+    assert "the known failure `rev_cumsum.valeu` is the id of no law" in done.stdout
+    target.write_text(SCANS.format(value="0.0"))
+    done = pytest_in(target.parent, *arguments, f"--conformance-known-failures={known}")
+    assert done.returncode == 1 and "passes now: remove `rev_cumsum.value float32`" in done.stdout, done.stdout
+    known.write_text("rev_cumsum.value")
+    done = pytest_in(target.parent, *arguments, f"--conformance-known-failures={known}")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR and "has no reason" in done.stdout + done.stderr
 
 
 def test_the_plugin_imports_nothing_until_it_is_asked_for() -> None:

@@ -1,12 +1,19 @@
 """A target may refuse a case, never a law: the law goes on with what is served, and what was found stands."""
 
+import functools
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import torch_impl
 from conformance.base.options import RunOptions
+from conformance.frameworks.torch import TorchImplementation
+from conformance.judge.runner import Runner
+from conformance.laws import all_laws
 from tests.conformance.judging import judged as on_functions
 from tests.conformance.judging import judged_file
 
@@ -140,3 +147,61 @@ def test_another_type_error_breaks_the_law(tmp_path: Path, inside: str) -> None:
 def test_gatespecs_contract_asks_for_every_keyword() -> None:
     result = on_functions("gru.packed", own=True, gru=lambda *arrays, max_seqlen=None: arrays)
     assert result.status == "failed" and "unexpected keyword argument" in result.counterexamples[0].problem
+
+
+def _limits(q: torch.Tensor, v: torch.Tensor) -> dict[str, bool]:
+    S, K, V = q.shape[1], q.shape[-1], v.shape[-1]
+    return {
+        "S a multiple of 64": bool(S % 64) or S == 0,
+        "head dims multiples of 16": bool(K % 16 or V % 16),
+        "head dims of 64": K != 64 or V != 64,
+        "head dims of 1": K != 1 or V != 1,
+        "K is V": K != V,
+        "S at most 16": S > 16,
+    }
+
+
+SHORT = RunOptions(max_steps=130, shrink_seconds=0.0)
+DENSE = ("value", "gradient", "linearity", "causality", "permutation")
+"""Laws that any call can be tried on."""
+
+
+@functools.cache
+def _examples(law: str) -> int:
+    """The number of cases on which a target without limits is judged."""
+    return on_functions(law, options=SHORT, mlstm=torch_impl.mlstm).examples
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ("packed", "initial state", "head dims multiples of 16", "S a multiple of 64"),
+        ("packed", "head dims of 64", "S a multiple of 64"),
+        ("head dims of 1",),
+        ("K is V", "chunk size"),
+        ("S at most 16", "initial state"),
+    ],
+    ids=" and ".join,
+)
+def test_a_target_with_limits_is_judged_on_all_other_calls(limits: tuple[str, ...]) -> None:
+    def mlstm(
+        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, i: torch.Tensor, f: torch.Tensor, **options: Any
+    ) -> Any:
+        given = {"packed": "cu_seqlens", "initial state": "initial_state", "chunk size": "chunk_size"}
+        refused = {name: options.get(option) is not None for name, option in given.items()} | _limits(q, v)
+        for limit in limits:
+            if refused[limit]:
+                raise NotImplementedError(f"not served: {limit}")
+        return torch_impl.mlstm(q, k, v, i, f, **options)
+
+    runner = Runner(TorchImplementation("limited", {"mlstm": mlstm}, "cpu"), SHORT)
+    for law in (each for each in all_laws() if each.op == "mlstm" and each.name in (*DENSE, "packed")):
+        result = runner.result(law, "float32")
+        if law.name == "packed" and "packed" in limits:
+            assert result.status == "not served" and str(result.reason).endswith("not served: packed")
+            continue
+        assert result.status == "passed", (law.id, result.status, result.reason)
+        assert result.examples >= 0.7 * _examples(law.id), (law.id, result.refused)
+        assert result.refused.features or not result.refused.cases
+        assert "several steps" not in result.refused.features

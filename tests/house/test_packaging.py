@@ -238,7 +238,7 @@ def lacking(script: str) -> set[str]:
 
 
 # `make docs` runs the blocks of these, with the commands of the shell between them.
-EXECUTED = ("docs/tutorials/", "docs/adapters.md", "docs/promises-and-known-failures.md")
+EXECUTED = ("docs/tutorials/", "docs/adapters.md", "docs/refusals-and-known-failures.md")
 DOCUMENTS = ["README.md", *sorted(str(f.relative_to(ROOT)) for f in ROOT.glob("docs/**/*.md"))]
 
 

@@ -121,11 +121,10 @@ def test_chosen_sizes_are_those_of_every_call() -> None:
     target = TorchImplementation(
         "ours", {name: getattr(torch_impl, name) for name in OPERATIONS if "fwbw" not in name}, "cpu"
     )
-    runner = Runner(target, options)
     for law, dtype in agenda(target, options):
         assert dtype == "float32"
         assert usual_rows(law, dtype, target, options) == 1
-        draws = [draw for draw in planned(law, dtype, target, options, runner.admission) if not draw.shrinks_only]
+        draws = [draw for draw in planned(law, dtype, target, options) if not draw.shrinks_only]
         (case,) = [case for draw in draws for case in sampled(draw.cases, draw.seed, draw.examples)]
         assert (case.sequences, case.steps, case.N) == (2, 700, 3)
         assert (case.K, case.V) == (5, 7) if isinstance(case, MLSTMCase) else case.H == 6

@@ -15,7 +15,6 @@ from conformance.diagnosis.causes import sentence
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.faults import Faults
 from conformance.features import described
-from conformance.features.admission import Admission
 from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.runner import run
@@ -101,10 +100,10 @@ def test_it_is_found_in_a_process_that_did_not_try_the_laws() -> None:
     assert cause.sentence == COPY and {check.law for check in cause.explains} >= {"rev_cumsum.value"}
 
 
-def stale(name: str, function: Target, case: Any, contract: bool = False) -> tuple[str | None, int]:
+def stale(name: str, function: Target, case: Any) -> tuple[str | None, int]:
     """The sentence about a target, if its results are stale on calls like a case, and the number of cases tried."""
     judge = Judge(TorchImplementation("stale", {name: function}, "cpu"), OPERATIONS[name], "float32")
-    faults = Faults(OPERATIONS[name], {"float32": judge}, Clock(60.0), Admission(contract=contract))
+    faults = Faults(OPERATIONS[name], {"float32": judge}, Clock(60.0))
     found = faults.stale(case, "float32")
     return None if found is None else sentence(found), len(judge.done)
 
@@ -130,7 +129,7 @@ def test_a_constant_of_the_first_call_is_named() -> None:
     def with_eps(*arrays: torch.Tensor, eps: float = 0.0, **given: Any) -> Any:
         return kept(*arrays, eps=eps, **given)
 
-    said, _ = stale("mlstm", with_eps, MLSTMCase(1, 3, 1, 2, 2, eps=1e-3, return_state=False), contract=True)
+    said, _ = stale("mlstm", with_eps, MLSTMCase(1, 3, 1, 2, 2, eps=1e-3, return_state=False))
     assert said == f"The value of mlstm {FIRST} wrong on later ones with another eps"
 
 

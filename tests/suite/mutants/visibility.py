@@ -13,7 +13,7 @@ import numpy as np
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.cases import GRU_GATES, HEADS, LONG_STEPS, USUAL, GRUCase, Limits, MLSTMCase, SumCase
-from conformance.features.admission import Admission
+from conformance.features import without_decisions
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.draws import sampled
 from conformance.laws import FEW
@@ -50,8 +50,8 @@ def why_unseen(mutant: Row, setting: Setting) -> str | None:
     """Why a fault cannot be seen in a setting; None if it can be.
 
     It is seen where a value or a gradient of a served call differs from that of the copy without the fault, in float64.
-    What gatespec's contract has decided is not judged, and not seen: certain gradients
-    (`conformance.features.admission`), and results that are exact although their terms are rounded (`ROUNDING`).
+    What gatespec's contract has decided is not judged, and not seen: certain gradients (`without_decisions`), and
+    results that are exact although their terms are rounded (`ROUNDING`).
     """
     if mutant.op not in TENSOR_OPERATIONS:
         return "its operation is not served"
@@ -119,7 +119,6 @@ def _parts(op: str, setting: Setting) -> list[list[tuple]]:
 
 def _calls(op: str) -> Iterator[tuple[Call, bool]]:
     """Calls of every kind, in float64, and whether the gradient is judged."""
-    anybody = Admission(contract=False)
     rng = np.random.default_rng(2024)
     for number in range(CASES):
         # Two of the cases are long enough for a fault that only shows after many steps, and plain otherwise, so that
@@ -141,7 +140,7 @@ def _calls(op: str) -> Iterator[tuple[Call, bool]]:
                 cotangents="output only" if number % 2 else "dense",
                 seed=seed,
             )
-            judged = anybody.admitted("mlstm", "float64", case, decided=True) == case
+            judged = without_decisions(OPERATIONS["mlstm"], case) == case
         elif op == "gru":
             case = GRUCase(
                 int(rng.integers(1, 4)),
