@@ -162,15 +162,21 @@ def step_layout(function: str, argument: str, x: Tensor, N: int, cu_seqlens: Ten
 AddProduct = Callable[[Tensor, Tensor], Tensor]
 
 
-def product_by_step(steps: StepLayout, weight: Tensor) -> AddProduct:
-    """``(h, x)`` → ``x + h @ weight`` head by head for the rows of a step; x itself, overwritten, or a new tensor."""
+def product_by_step(steps: StepLayout, weight: Tensor, *, carried: bool = False) -> AddProduct:
+    """``(h, x)`` → ``x + h @ weight`` head by head for the rows of a step; x itself, overwritten, or a new tensor.
+
+    Args:
+        carried: whether x is carried from step to step, and may be far larger than the terms of the product. Then these
+            are summed first: added to x one by one, each would be rounded to x's last digit.
+    """
     if isinstance(steps, DenseStepLayout):
         add = packed(weight, steps.B, len(steps.running))
         if add is not None:
             return add
 
     def in_place(h: Tensor, x: Tensor) -> Tensor:
-        return x.baddbmm_(h, weight) if x.is_contiguous() else x.add_(torch.bmm(h, weight))
+        in_one = x.is_contiguous() and not carried
+        return x.baddbmm_(h, weight) if in_one else x.add_(torch.bmm(h, weight))
 
     return in_place
 

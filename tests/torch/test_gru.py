@@ -74,3 +74,36 @@ def test_a_large_sum_of_products_is_exact(shape):
     expected = x.double().mT @ y.double()
     # R roundings of either sign.
     assert relative_error(_products.summed(x, y).double(), expected) < R**0.5 * torch.finfo(x.dtype).eps
+
+
+@pytest.mark.parametrize("reset_after", [False, True])
+@pytest.mark.parametrize("H", [65, 127])
+def test_a_gradient_that_is_carried_far_is_as_accurate_as_that_of_a_loop(H, reset_after):
+    """Where a gate remembers, the gradient that is carried is far larger than each step's terms."""
+    torch.manual_seed(0)
+    S, scale = 130, 1 / H**0.5
+    x, xf, xr = (torch.randn(1, S, 1, H, dtype=torch.float64) for _ in range(3))
+    weights = [torch.randn(1, H, H, dtype=torch.float64) * scale for _ in range(3)]
+    state = torch.randn(1, 1, H, dtype=torch.float64)
+    arrays = [x, weights[0], xf + 8, weights[1], xr, weights[2], state]
+    arrays = [each.float().double() for each in arrays]
+    dlast = torch.full((1, 1, H), 1e6, dtype=torch.float64)
+
+    def of_state(function, dtype):
+        given = [each.to(dtype).requires_grad_() for each in arrays]
+        (found,) = torch.autograd.grad(function(*given), given[-1], dlast.to(dtype))
+        return found.double()
+
+    def loop(x, W, xf, Wf, xr, Wr, h):
+        for t in range(S):
+            f, r = (torch.sigmoid(h @ weight + gate[:, t]) for weight, gate in ((Wf, xf), (Wr, xr)))
+            z = torch.tanh(r * (h @ W) + x[:, t] if reset_after else (r * h) @ W + x[:, t])
+            h = f * h + (1 - f) * z
+        return h
+
+    exact = of_state(loop, torch.float64)
+    ours, theirs = (
+        ((of_state(function, torch.float32) - exact) / exact).abs().max()
+        for function in (lambda *given: gru(*given, reset_after=reset_after)[1], loop)
+    )
+    assert ours <= 2 * theirs

@@ -140,7 +140,7 @@ def _walk_backward_after(
     r, f, _ = rfp.split_with_sizes((H, H, H), -1)
     dr, df, dp = drfp.split_with_sizes((H, H, H), -1)
     transposed = weights.rf.mT.contiguous()
-    add = product_by_step(steps, transposed)
+    add = product_by_step(steps, transposed, carried=True)
     carry = dlast[:, :0]
     columns = by_step(steps.running, dy, r, f, dz, dr, df, dp, drfp, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, dp_t, whole in columns:
@@ -188,7 +188,7 @@ def _walk_backward(
     r, f = rf.chunk(2, -1)
     dr, df = drf.chunk(2, -1)
     W_T, Wrf_T = weights.z.mT.contiguous(), weights.rf.mT.contiguous()
-    add_gates = product_by_step(steps, Wrf_T)
+    add_gates = product_by_step(steps, Wrf_T, carried=True)
     carry = dlast[:, :0]
     columns = by_step(steps.running, dy, r, f, dz, dr, df, drf, backwards=True)
     for dy_t, r_t, f_t, dz_t, dr_t, df_t, drf_t in columns:
