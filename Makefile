@@ -149,7 +149,7 @@ mutants-adapted: $(READY)  ## the same faults behind an adapter that refuses cal
 strangers: $(READY)  ## judge implementations that are not ours: of how many the first cause is the true one (10 minutes)
 	$(PY) -m tests.suite.strangers --json tests/suite/strangers/score.json
 
-calibration: $(READY)  ## every correct variant on ten thousand cases: false alarms (two hours of processor time)
+calibration: $(READY)  ## every correct variant on 1,000 or 10,000 cases: false alarms (four hours of processor time)
 	$(PY) -m tests.suite.calibration --jobs $(PYTEST_WORKERS) --json tests/suite/calibration/results.json
 
 aot: $(READY) $(READY_AOT)  ## compile every kernel for GPUs that are not there: registers, spills, shared memory (half an hour)

@@ -89,7 +89,7 @@ def gru(
 
 
 def _gates(h, x, W, xf, Wf, xr, Wr, bias) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reset gate, forget gate and candidate of one step of one sequence, each ``(N, H)``.
+    """Reset gate, forget gate and candidate of one step, each ``(B, N, H)``.
 
     With a bias, the reset gate is applied after the recurrent product.
     """
@@ -100,8 +100,13 @@ def _gates(h, x, W, xf, Wf, xr, Wr, bias) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """``h W`` head by head: row vectors ``(N, H)`` times ``(N, H, H)``."""
-    return np.einsum("ni,nij->nj", h, W)
+    """``h W`` head by head: row vectors ``(B, N, H)`` times ``(N, H, H)``."""
+    return np.einsum("bni,nij->bnj", h, W)
+
+
+def _outer(h: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """``Σ_t hᵀd`` head by head over all steps, dense or packed: ``(N, H, H)``."""
+    return np.einsum("bsni,bsnj->nij" if h.ndim == 4 else "tni,tnj->nij", h, d)
 
 
 def gru_backward(
@@ -160,13 +165,12 @@ def gru_backward(
     dy = float64(dy)
     h0 = np.zeros((call["B"], call["N"], call["H"])) if input_state is None else float64(input_state)
     dh0 = np.zeros(h0.shape) if dstate is None else float64(dstate)
-    dx, dW, dxf, dWf, dxr, dWr = (np.zeros(array.shape) for array in (x, W, xf, Wf, xr, Wr))
-    db = np.zeros((call["N"], call["H"]))
+    dx, dxf, dxr, h_prev, read, dread = (np.empty(y.shape) for _ in range(6))
     bound = np.inf if gradient_clipping is None else abs(gradient_clipping)
     for b, steps in _sequences(call, cu_seqlens):
         dh = dh0[b]
         for position, t in reversed(list(enumerate(steps))):
-            h = y[steps[position - 1]] if position else h0[b]
+            h = h_prev[t] = y[steps[position - 1]] if position else h0[b]
             r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
             dh = np.clip(dh, -bound, bound) + dy[t]
             dx[t] = dh * (1 - f) * (1 - z * z)
@@ -175,17 +179,16 @@ def gru_backward(
                 drh = _times(dx[t], W.mT)
                 dxr[t] = drh * h * r * (1 - r)
                 through = drh * r
-                dW += (r * h)[:, :, None] * dx[t][:, None, :]
+                read[t], dread[t] = r * h, dx[t]
             else:
                 dp = dx[t] * r
                 dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
                 through = _times(dp, W.mT)
-                dW += h[:, :, None] * dp[:, None, :]
-                db += dp
+                read[t], dread[t] = h, dp
             dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-            dWf += h[:, :, None] * dxf[t][:, None, :]
-            dWr += h[:, :, None] * dxr[t][:, None, :]
         dh0[b] = dh
+    dW, dWf, dWr = _outer(read, dread), _outer(h_prev, dxf), _outer(h_prev, dxr)
+    db = dread.sum(axis=tuple(range(dread.ndim - 2)))
     gradients = dict(
         input=_reduce(dx, call["Nx"], -2),
         weight=_reduce(dW, call["Nw"], 0),
@@ -224,9 +227,9 @@ def _reduce(gradient: np.ndarray, heads: int, axis: int) -> np.ndarray:
     return gradient.reshape(*shape[:axis], heads, shape[axis] // heads, *shape[axis + 1 :]).sum(axis=axis + 1)
 
 
-def _sequences(call: Call, cu_seqlens: np.ndarray | None) -> list[tuple[int, list]]:
-    """Each sequence's number and the indices of its steps, dense ``(b, t)`` or packed ``t``."""
+def _sequences(call: Call, cu_seqlens: np.ndarray | None) -> list[tuple[slice, list]]:
+    """The sequences that are computed together, and the indices of their steps: a dense batch, or a packed sequence."""
     if cu_seqlens is None:
-        return [(b, [(b, t) for t in range(call["S"])]) for b in range(call["B"])]
+        return [(slice(None), [(slice(None), t) for t in range(call["S"])])]
     bounds = [int(bound) for bound in cu_seqlens]
-    return [(b, list(range(bounds[b], bounds[b + 1]))) for b in range(call["B"])]
+    return [(slice(b, b + 1), [slice(t, t + 1) for t in range(bounds[b], bounds[b + 1])]) for b in range(call["B"])]

@@ -222,8 +222,8 @@ def _quotient(x: np.ndarray, n: np.ndarray) -> np.ndarray:
 
 
 def _times(h: np.ndarray, W: np.ndarray) -> np.ndarray:
-    """``h W`` head by head: row vectors ``(…, N, H)`` times ``(N, H, H)``."""
-    return np.einsum("...ni,nij->...nj", h, W)
+    """``h W`` head by head: row vectors ``(B, N, H)`` times ``(N, H, H)``."""
+    return np.einsum("bni,nij->bnj", h, W)
 
 
 def slstm_backward(
@@ -281,7 +281,7 @@ def slstm_backward(
     state, upstream = _initial_state(call, initial_state), float64(dh)
     dlast = SLSTMState(*(np.zeros(part.shape) for part in state) if dstate is None else map(float64, dstate))
     bound = np.inf if gradient_clipping is None else abs(gradient_clipping)
-    dinputs, dweights = (_Four(*(np.zeros(x.shape) for x in each)) for each in (inputs, weights))
+    dinputs, h_prev = _Four(*(np.empty(x.shape) for x in inputs)), np.empty(upstream.shape)
     dinitial = SLSTMState(*(np.zeros(part.shape) for part in state))
     for b, steps in _sequences(call, cu_seqlens):
         before, done, attained_at = SLSTMState(*(part[b] for part in state)), [], 0
@@ -293,7 +293,7 @@ def slstm_backward(
         g = dm - before.c * dc - before.n * dn
         for number, t in reversed(list(enumerate(steps, 1))):
             before, step = done[number - 1]
-            after, h_prev = step.state, before.h
+            after, h_prev[t] = step.state, before.h
             dh_t = np.clip(dh_next, -bound, bound) + upstream[t]
             dc = dc + _quotient(dh_t * step.o, after.n)
             dn = dn - _quotient(dh_t * after.h, after.n)
@@ -303,13 +303,14 @@ def slstm_backward(
             dc, dn = step.decay * dc, step.decay * dn
             du_f = (before.c * dc + before.n * dn + g * (attained_at < number)) * step.slope
             du = _Four(du_z, du_i, du_f, du_o)
-            for dx, dW, du_x in zip(dinputs, dweights, du, strict=True):
+            for dx, du_x in zip(dinputs, du, strict=True):
                 dx[t] = du_x
-                dW += h_prev[:, :, None] * du_x[:, None, :]
             dh_next = sum(_times(du_x, W.mT) for du_x, W in zip(du, weights, strict=True))
         dm = state.c[b] * dc + state.n[b] * dn + g * (attained_at == 0)
         for part, of_b in zip(dinitial, (dc, dn, dm, dh_next), strict=True):
             part[b] = of_b
+    outer = "bsni,bsnj->nij" if cu_seqlens is None else "tni,tnj->nij"
+    dweights = (np.einsum(outer, h_prev, dx) for dx in dinputs)
     named = dict(zip("zifo", dinputs, strict=True))
     named |= {f"weight_{name}": dW for name, dW in zip("zifo", dweights, strict=True)}
     return named if initial_state is None else {**named, "initial_state": dinitial}
@@ -362,8 +363,9 @@ def _initial_state(call: Call, state: SLSTMState | None) -> SLSTMState:
     return SLSTMState(c, n, m - np.inf, h)
 
 
-def _sequences(call: Call, cu_seqlens: np.ndarray | None) -> Iterator[tuple[int, list]]:
-    """Each sequence's number and the indices of its steps, dense ``(b, t)`` or packed ``t``."""
+def _sequences(call: Call, cu_seqlens: np.ndarray | None) -> Iterator[tuple[slice, list]]:
+    """The sequences that are computed together, and the indices of their steps: a dense batch, or a packed sequence."""
     if cu_seqlens is None:
-        return ((b, [(b, t) for t in range(call["S"])]) for b in range(call["B"]))
-    return ((b, [*range(int(start), int(end))]) for b, (start, end) in enumerate(pairwise(cu_seqlens)))
+        return iter([(slice(None), [(slice(None), t) for t in range(call["S"])])])
+    spans = enumerate(pairwise(cu_seqlens))
+    return ((slice(b, b + 1), [slice(t, t + 1) for t in range(int(start), int(end))]) for b, (start, end) in spans)

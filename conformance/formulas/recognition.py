@@ -166,7 +166,7 @@ def answer_of(name: str, judged: Judged, computed: Computed) -> Answer:
         name=name,
         got=got.values.astype(np.float64),
         true=true,
-        tolerance=allowed(true, judged.expected.slack[name], judged.precision, dtype),
+        tolerance=allowed(true, np.asarray(judged.expected.slack[name]), judged.precision, dtype),
         largest_gradient=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
         roundoff=ROUNDOFF[dtype],
     )
@@ -231,7 +231,7 @@ def _slack(
         size = np.where(np.isfinite(plain[name]), np.abs(plain[name]), 0.0)
         true = judged.expected.values[name]
         typical = max(_typical(size), _typical(np.where(np.isfinite(true), true, 0.0)))
-        found[name] = response + judged.expected.slack[name] + precision.growth * (size + typical)
+        found[name] = response + np.asarray(judged.expected.slack[name]) + precision.growth * (size + typical)
     return found
 
 

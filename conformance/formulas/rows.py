@@ -57,10 +57,10 @@ def _computed(
     """
     options = {name: option for name, option in options.items() if name not in (ACCUMULATION, DTYPES)}
     copied = {name: np.array(x) for name, x in arrays.items()}
-    outputs = _outputs(operation, row, copied, options)
+    outputs = _outputs(operation, copied, options, row)
     if cotangents is None:
         return outputs
-    if _equal(outputs, _outputs(operation, None, copied, options)):
+    if _equal(outputs, _outputs(operation, copied, options)):
         function = changed(row).function(operation.backward_name)
         with np.errstate(all="ignore"):
             found = operation.differentiate(function, copied, options, cotangents)
@@ -72,9 +72,9 @@ def _computed(
     return outputs | {f"gradient of {name}": x for name, x in traced.gradients(results, cotangents, given).items()}
 
 
-def _outputs(operation: Operation, row: Row | None, arrays: Values, options: Mapping[str, Any]) -> Computed:
+def _outputs(operation: Operation, arrays: Values, options: Mapping[str, Any], *rows: Row) -> Computed:
     with np.errstate(all="ignore"):
-        return operation.call(changed(row).function(operation.name), arrays, options)
+        return operation.call(changed(*rows).function(operation.name), arrays, options)
 
 
 def _equal(x: Computed, y: Computed) -> bool:

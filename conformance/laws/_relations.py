@@ -9,6 +9,7 @@ target has no such part, and for it these laws are as strict as those that compa
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from conformance.operations import Operation, in_expected_units
 from conformance.operations._one_step import OneStep
 from conformance.tolerance.budget import Expected, Precision, allowed
 from conformance.tolerance.compared import dtype_of
+from conformance.tolerance.staged import Staged, stages
 
 Arrays = dict[str, Array]
 Pair = tuple[Results, Results | None]
@@ -67,7 +69,7 @@ def close(
     got: Array,
     own: Array,
     expected: np.ndarray,
-    slack: np.ndarray,
+    slack: np.ndarray | Staged,
     steps: int,
     times: float = 2.0,
 ) -> None:
@@ -78,13 +80,18 @@ def close(
     checker.close(where, got, own.values.astype(np.float64), slack, steps, times)
 
 
-def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray, precision: Precision) -> float:
+def of_what_is_wrong(own: Array, expected: np.ndarray, slack: np.ndarray | Staged, precision: Precision) -> float:
     """The rounding of the wrong part of a result: 0 for a result within its tolerance."""
     if not expected.size:
         return 0.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        excess = np.abs(own.values - expected) - allowed(expected, slack, precision, dtype_of(own, precision))
-    return precision.operand * float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
+    largest = 0.0
+    for stage in stages(slack):
+        with np.errstate(invalid="ignore", over="ignore"):
+            excess = np.abs(own.values - expected) - allowed(expected, stage, precision, dtype_of(own, precision))
+        largest = float(np.where(np.isfinite(excess), excess, 0.0).max(initial=0.0))
+        if not largest:
+            break
+    return precision.operand * largest
 
 
 def results_of(checker: Checker, call: Call) -> Pair:
@@ -185,8 +192,12 @@ def expected_of(expected: Expected, change: Change) -> Expected:
     """The oracle's answer for results that were all changed in the same way."""
     return Expected(
         {name: change(name, x) for name, x in expected.values.items()},
-        {name: change(name, x) for name, x in expected.slack.items()},
+        {name: _changed_slack(partial(change, name), x) for name, x in expected.slack.items()},
     )
+
+
+def _changed_slack(change: Callable[[np.ndarray], np.ndarray], x: Any) -> Any:
+    return x.map(change) if isinstance(x, Staged) else change(x)
 
 
 def rounding_of(*parts: Array) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,8 +16,9 @@ from conformance.frameworks.implementation import Implementation, Named, Refused
 from conformance.laws.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.operations import LOG_SCALE, OPERATIONS, in_units_of
 from conformance.tolerance.budget import Expected, Precision, Verdict
-from conformance.tolerance.compared import ArrayOutcome, BreakKind, compared
+from conformance.tolerance.compared import ArrayOutcome, BreakKind, Compared, compared
 from conformance.tolerance.designs import AnyDesign, TensorFloat32, TensorFloat32AnyDesign
+from conformance.tolerance.staged import Staged, stages
 
 
 class LawError(Exception):
@@ -191,7 +192,7 @@ class Checker:
         where: str,
         got: Array,
         expected: np.ndarray,
-        slack: np.ndarray,
+        slack: np.ndarray | Staged,
         steps: int,
         times: float = 1.0,
         upcasts: bool | None = None,
@@ -211,7 +212,8 @@ class Checker:
         precision = self.precision(steps)
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
-        found, (given, m) = compared(where, got, expected, slack, precision, times), state or (got, None)
+        each = (compared(where, got, expected, stage, precision, times) for stage in stages(slack))
+        found, (given, m) = _first_that_passes(each), state or (got, None)
         outcome, verdict, before = found.outcome, found.verdict, self.arrays.get(where)
         if before is None or outcome.worst > before.worst:
             self.arrays[where] = outcome
@@ -282,6 +284,17 @@ class Checker:
                 index = tuple(int(at) for at in nans[0])
                 verdict = Verdict(np.inf, index, np.nan)
                 self.breaks.append(LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan"))
+
+
+def _first_that_passes(comparisons: Iterator[Compared]) -> Compared:
+    """The first, or the last one."""
+    found = next(comparisons)
+    while found.outcome.nature is not None:
+        later = next(comparisons, None)
+        if later is None:
+            break
+        found = later
+    return found
 
 
 def _said(verdict: Verdict) -> str:

@@ -7,18 +7,16 @@ call that stacks the copies along an axis over which the operation is independen
 from conformance.oracle._any_design import widened
 from conformance.oracle._common import Values, remember, values
 from conformance.oracle._fwbw import unstabilised
+from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._large import (
     dtilde_gradient,
     fwbw,
     fwbw_gradient,
-    gru,
-    gru_gradient,
     mlstm,
     mlstm_gradient,
-    slstm,
-    slstm_gradient,
 )
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
+from conformance.oracle._slstm import slstm, slstm_gradient
 from conformance.oracle._sums import dtilde, sums, sums_gradient
 
 __all__ = [

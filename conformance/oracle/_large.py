@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.oracle import _gru, _packed, _slstm, _sums, _weight_sums
+from conformance.oracle import _packed, _sums, _weight_sums
 from conformance.tolerance.budget import Expected
 from conformance.tolerance.many_terms import of_sums
 
@@ -58,9 +58,4 @@ mlstm = _for_any_size(_packed.mlstm, **_MLSTM)
 mlstm_gradient = _for_any_size(_packed.mlstm_gradient, **_MLSTM)
 fwbw = _for_any_size(_weight_sums.fwbw, **_MLSTM)
 fwbw_gradient = _for_any_size(_weight_sums.fwbw_gradient, **_MLSTM)
-gru = _for_any_size(_gru.gru, summed=("weight",))
-gru_gradient = _for_any_size(_gru.gru_gradient, summed=("weight",))
-# Its products with the weights are already off by the root of the number of their terms.
-slstm = _for_any_size(_slstm.slstm)
-slstm_gradient = _for_any_size(_slstm.slstm_gradient)
 dtilde_gradient = _for_any_size(_sums.dtilde_gradient)

@@ -45,27 +45,20 @@ ROWS = changes("""
     - h = f * h + (1 - f) * z
     + h = z + f * (h - z)
 
-    @ gru _gru.py _times
-
-    products of one row by a matrix unit
-    - np.einsum("ni,nij->nj", h, W)
-    + (h[:, None, :] @ W)[:, 0]
-
-    @ gru _gru.py gru_backward
-
-    outer products of a weight's gradient by einsum
-    - dWf += h[:, :, None] * dxf[t][:, None, :]
-    + dWf += np.einsum("ni,nj->nij", h, dxf[t])
-
-    @ slstm _slstm.py _times
-
-    products of one row by a matrix unit
-    - np.einsum("...ni,nij->...nj", h, W)
-    + (h[..., None, :] @ W)[..., 0, :]
-
     @ slstm _slstm.py _step
 
     the output gate times the memory before the normaliser
     - o * _quotient(c, n)
     + _quotient(o * c, n)
+
+    the memory's log weight without the digits that the new stabiliser lost
+    - np.exp(stabilised_decay(a, m, m_new))
+    + exp_difference(a + m, m_new)
+
+    @ slstm _slstm.py slstm_backward
+
+    gates computed again in the backward pass
+    - before, step = done[number - 1]
+    + ...
+    + step = _step(inputs.at(t), weights, before, forget_gate)._replace(state=step.state)
 """)

@@ -54,14 +54,12 @@ ROWS = changes("""
     + through
 
     recurrent bias's gradient is the last sequence's
-    - db += dp
-    + ...
-    + if position + 1 == len(steps):
-    +     db[...] = dp
+    - dread.sum(axis=tuple(range(dread.ndim - 2)))
+    + dread[-1] if cu_seqlens is not None else dread[-1].sum(axis=0)
 
     recurrent bias's gradient without the reset gate
-    - db += dp
-    + db += dx[t]
+    - dread.sum(axis=tuple(range(dread.ndim - 2)))
+    + dx.sum(axis=tuple(range(dread.ndim - 2)))
 
     reset gate's path through the product's state dropped
     - through = _times(dp, W.mT)
@@ -84,63 +82,19 @@ ROWS = changes("""
     + h
 
     weight's gradient takes the state after the step
-    - h[:, :, None] * dxf[t][:, None, :]
-    + y[t][:, :, None] * dxf[t][:, None, :]
+    - _outer(h_prev, dxf)
+    + _outer(y, dxf)
 
     weight's gradient is the last sequence's
-    - dh = dh0[b]
-    + ...
-    + dWr[...] = 0
+    - _outer(h_prev, dxr)
+    + _outer(h_prev[-1:], dxr[-1:])
+
+    @ gru _gru.py _outer
 
     weight's gradient is summed in an order that changes
-    - for b, steps in _sequences(call, cu_seqlens):
-    -     dh = dh0[b]
-    -     for position, t in reversed(list(enumerate(steps))):
-    -         h = y[steps[position - 1]] if position else h0[b]
-    -         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
-    -         dh = np.clip(dh, -bound, bound) + dy[t]
-    -         dx[t] = dh * (1 - f) * (1 - z * z)
-    -         dxf[t] = dh * (h - z) * f * (1 - f)
-    -         if bias is None:
-    -             drh = _times(dx[t], W.mT)
-    -             dxr[t] = drh * h * r * (1 - r)
-    -             through = drh * r
-    -             dW += (r * h)[:, :, None] * dx[t][:, None, :]
-    -         else:
-    -             dp = dx[t] * r
-    -             dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
-    -             through = _times(dp, W.mT)
-    -             dW += h[:, :, None] * dp[:, None, :]
-    -             db += dp
-    -         dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-    -         dWf += h[:, :, None] * dxf[t][:, None, :]
-    -         dWr += h[:, :, None] * dxr[t][:, None, :]
-    -     dh0[b] = dh
-    + order = _times.__dict__.setdefault("order", np.random.default_rng(0)).permutation(call["B"])
-    + sequences = _sequences(call, cu_seqlens)
-    + for b, steps in (sequences[at] for at in order):
-    +     dh = dh0[b]
-    +     for position, t in reversed(list(enumerate(steps))):
-    +         h = y[steps[position - 1]] if position else h0[b]
-    +         r, f, z = _gates(h, x[t], W, xf[t], Wf, xr[t], Wr, bias)
-    +         dh = np.clip(dh, -bound, bound) + dy[t]
-    +         dx[t] = dh * (1 - f) * (1 - z * z)
-    +         dxf[t] = dh * (h - z) * f * (1 - f)
-    +         if bias is None:
-    +             drh = _times(dx[t], W.mT)
-    +             dxr[t] = drh * h * r * (1 - r)
-    +             through = drh * r
-    +             dW += (r * h)[:, :, None] * dx[t][:, None, :]
-    +         else:
-    +             dp = dx[t] * r
-    +             dxr[t] = dx[t] * (_times(h, W) + bias) * r * (1 - r)
-    +             through = _times(dp, W.mT)
-    +             dW += h[:, :, None] * dp[:, None, :]
-    +             db += dp
-    +         dh = dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
-    +         dWf += h[:, :, None] * dxf[t][:, None, :]
-    +         dWr += h[:, :, None] * dxr[t][:, None, :]
-    +     dh0[b] = dh
+    - return np.einsum("bsni,bsnj->nij" if h.ndim == 4 else "tni,tnj->nij", h, d)
+    + order = _times.__dict__.setdefault("order", np.random.default_rng(0)).permutation(len(h))
+    + return np.einsum("bsni,bsnj->nij" if h.ndim == 4 else "tni,tnj->nij", h[order], d[order])
 
     @ gru _gru.py _reduce
 

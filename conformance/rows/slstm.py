@@ -50,8 +50,8 @@ ROWS = changes("""
     @ slstm _slstm.py _times
 
     weights transposed
-    - np.einsum("...ni,nij->...nj", h, W)
-    + np.einsum("...ni,nji->...nj", h, W)
+    - np.einsum("bni,nij->bnj", h, W)
+    + np.einsum("bni,nji->bnj", h, W)
 
     @ slstm _slstm.py slstm
 

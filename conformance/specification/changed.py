@@ -1,16 +1,19 @@
-"""A copy of the specification with one row changed, as a package of its own."""
+"""A copy of the specification with rows changed, as a package of its own."""
 
 import importlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
+
+import numpy as np
 
 import reference
 from conformance.rows.row import Row
@@ -25,8 +28,8 @@ def renamed(text: str, name: str) -> str:
     return _IMPORT.sub(rf"\1 {name}", text)
 
 
-def write_copy(directory: Path, name: str, row: Row | None, edit: Edit = lambda file, text: text) -> None:
-    """Write a package into a directory: the specification, with a row changed or as it is.
+def write_copy(directory: Path, name: str, rows: Iterable[Row], edit: Edit = lambda file, text: text) -> None:
+    """Write a package into a directory: the specification with these rows changed.
 
     Args:
         edit: ``(file, source) → source``, applied to each of its modules.
@@ -35,8 +38,8 @@ def write_copy(directory: Path, name: str, row: Row | None, edit: Edit = lambda 
     package.mkdir()
     for path in sorted(Path(reference.__file__).parent.glob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if row is not None and path.name == row.module:
-            text = row.applied(text)
+        for row in rows:
+            text = row.applied(text) if path.name == row.module else text
         (package / path.name).write_text(renamed(edit(path.name, text), name), encoding="utf-8")
 
 
@@ -70,12 +73,26 @@ class Specification:
 
 
 @lru_cache(maxsize=256)
-def changed(row: Row | None) -> Specification:
-    """The specification with a row changed; it is not found among the modules that are imported."""
+def changed(*rows: Row) -> Specification:
+    """The specification with these rows changed; it is not found among the modules that are imported."""
     name = "changed_reference"
     with tempfile.TemporaryDirectory(prefix="gatespec-") as directory:
-        write_copy(Path(directory), name, row)
+        write_copy(Path(directory), name, rows)
         with importable(Path(directory), name):
             public = importlib.import_module(name)
             modules = {each: module for each, module in sys.modules.items() if each.partition(".")[0] == name}
     return Specification(public, modules)
+
+
+@contextmanager
+def using(modules: Mapping[str, ModuleType], numpy: Any) -> Iterator[None]:
+    """Let the modules of a copy compute with another NumPy."""
+    with np.errstate(all="ignore"):
+        patches = [patch.object(module, "np", numpy) for module in modules.values() if hasattr(module, "np")]
+        for each in patches:
+            each.start()
+        try:
+            yield
+        finally:
+            for each in patches:
+                each.stop()

@@ -1,21 +1,41 @@
 """The specification's forward loops on a tape: arrays that remember how they were computed.
 
-`Traced` is a NumPy array, on which the unchanged loops of `reference` run. What the tape cannot follow raises, so that
-no path of a gradient is lost unseen. Everything is float64.
+`Traced` stands for an array, on which the unchanged loops of `reference` run. What the tape cannot follow raises, so
+that no path of a gradient is lost unseen. Its values are arrays of NumPy, or `rounded.Copies` of one: then every
+operation of the forward and of the backward pass is rounded at random.
 """
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
-Pullback = Callable[[np.ndarray], np.ndarray]
+from conformance.specification.changed import using
+from conformance.specification.rounded import Copies
+
+Pullback = Callable[[Any], Any]
 _numbers = count()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The pullback of a part of an array."""
+
+    shape: tuple[int, ...]
+    key: Any
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The pullback of an array, a part of which is written to."""
+
+    key: Any
 
 
 class Node:
@@ -23,14 +43,44 @@ class Node:
 
     __slots__ = ("number", "parents")
 
-    def __init__(self, parents: tuple[tuple["Node", Pullback], ...] = ()):
+    def __init__(self, *parents: tuple["Node", Pullback | Part | Rest]):
         self.number, self.parents = next(_numbers), parents
 
 
-class Traced(np.ndarray):
-    """A float64 array with its node; without one, it was made by something that the tape does not follow."""
+class Traced(NDArrayOperatorsMixin):
+    """A float64 array with its node.
 
-    node: Node | None = None
+    Args:
+        value: an array, or copies of one.
+        node: where it stands on the tape.
+    """
+
+    __slots__ = ("node", "value")
+
+    def __init__(self, value: Any, node: Node):
+        self.value, self.node = value, node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.ndim
+
+    @property
+    def size(self) -> int:
+        return self.value.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.value.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator["Traced"]:
+        return (self[at] for at in range(len(self)))
 
     def __array_ufunc__(
         self, ufunc: Any, method: str, *xs: Any, out: Any = None, where: Any = True, **more: Any
@@ -41,10 +91,9 @@ class Traced(np.ndarray):
             return _einsum("...ij,...jk->...ik", *xs)
         if method != "__call__" or (ufunc not in SLOPES and ufunc not in PARTIALS):
             # What is not differentiated has no cotangent to pass on: comparisons, maxima over an axis, signs.
-            if ufunc not in CONSTANT:
+            if ufunc not in CONSTANT or out is not None:
                 raise NotImplementedError(f"no derivative of np.{ufunc.__name__}")
-            into = None if out is None else tuple(map(raw, out))
-            return getattr(ufunc, method)(*map(raw, xs), out=into, **more)
+            return getattr(ufunc, method)(*map(raw, xs), **more)
         if more:
             raise NotImplementedError(f"no derivative of np.{ufunc.__name__} with {', '.join(more)}")
         result = _one(ufunc, *xs) if ufunc in SLOPES else _two(ufunc, *xs)
@@ -52,9 +101,8 @@ class Traced(np.ndarray):
             return result
         (into,) = out
         result = result if where is True else _where(where, result, into)
-        raw(into)[...] = raw(result)
-        if isinstance(into, Traced):
-            into.node = result.node
+        into.value[...] = result.value
+        into.node = result.node
         return into
 
     def __array_function__(self, function: Any, types: Any, args: Any, more: Any) -> Any:
@@ -64,31 +112,22 @@ class Traced(np.ndarray):
             raise NotImplementedError(f"no derivative of np.{function.__name__}")
         return function(*map(raw, args), **more)
 
-    def __getitem__(self, key: Any) -> Any:
-        shape = self.shape
-
-        def pullback(d: np.ndarray) -> np.ndarray:
-            whole = np.zeros(shape)
-            np.add.at(whole, key, d)
-            return whole
-
-        return made(np.array(raw(self)[key]), (self, pullback))
+    def __getitem__(self, key: Any) -> "Traced":
+        return Traced(self.value[key].copy(), Node((self.node, Part(self.shape, key))))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        kept = np.ones(self.shape)
-        kept[key] = 0.0
-        to_value = like(np.shape(value))
-        parents = [(node_of(self), lambda d: d * kept)]
+        parents: list[tuple[Node, Pullback | Rest]] = []
         if isinstance(value, Traced):
-            parents.append((node_of(value), lambda d: to_value(d[key])))
-        raw(self)[key] = raw(value)
-        self.node = Node(tuple(parents))
+            to_value = like(value.shape)
+            parents.append((value.node, lambda d: to_value(d[key].copy())))
+        self.value[key] = raw(value)
+        self.node = Node(*parents, (self.node, Rest(key)))
 
-    def _moved(self, move: Callable[[np.ndarray], np.ndarray], back: Pullback) -> "Traced":
-        return made(move(raw(self)).copy(), (self, back))
+    def _moved(self, move: Callable[[Any], Any], back: Pullback) -> "Traced":
+        return made(move(self.value).copy(), (self, back))
 
     def copy(self) -> "Traced":
-        return self._moved(np.array, lambda d: d)
+        return self._moved(lambda x: x, lambda d: d)
 
     def astype(self, dtype: Any) -> "Traced":
         return self._moved(lambda x: x.astype(dtype), lambda d: d)
@@ -100,32 +139,31 @@ class Traced(np.ndarray):
     def swapaxes(self, first: Any, second: Any) -> "Traced":
         return self._moved(lambda x: x.swapaxes(first, second), lambda d: d.swapaxes(first, second))
 
+    def sum(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+        return _sum(self, axis, keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> "Traced":
+        return _maximum(self, axis, keepdims)
+
     @property
     def mT(self) -> "Traced":
         return self.swapaxes(-1, -2)
 
 
 def raw(x: Any) -> Any:
-    """The plain array."""
+    """The value, of each element of a list or tuple."""
     if isinstance(x, list | tuple):
         return type(x)(raw(each) for each in x)
-    return x.view(np.ndarray) if isinstance(x, np.ndarray) else x
-
-
-def node_of(x: Traced) -> Node:
-    if x.node is None:
-        raise NotImplementedError("an array was made in a way that the tape does not follow")
-    return x.node
+    return x.value if isinstance(x, Traced) else x
 
 
 def made(value: Any, *parents: tuple[Any, Pullback]) -> Traced:
     """A value with its parents; those that are not traced are constants."""
-    array = np.asarray(value, np.float64).view(Traced)
-    array.node = Node(tuple((node_of(x), back) for x, back in parents if isinstance(x, Traced)))
-    return array
+    value = value if isinstance(value, Copies) else np.asarray(value, np.float64)
+    return Traced(value, Node(*((x.node, back) for x, back in parents if isinstance(x, Traced))))
 
 
-SLOPES: Mapping[Any, Callable[[np.ndarray, np.ndarray], Any]] = {
+SLOPES: Mapping[Any, Callable[[Any, Any], Any]] = {
     np.negative: lambda x, y: -1.0,
     np.exp: lambda x, y: y,
     np.log1p: lambda x, y: 1 / (1 + x),
@@ -135,7 +173,7 @@ SLOPES: Mapping[Any, Callable[[np.ndarray, np.ndarray], Any]] = {
     np.sqrt: lambda x, y: 0.5 / y,
     np.square: lambda x, y: 2 * x,
 }
-PARTIALS: Mapping[Any, Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, Any]]] = {
+PARTIALS: Mapping[Any, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
     np.add: lambda x, y, z: (1.0, 1.0),
     np.subtract: lambda x, y, z: (1.0, -1.0),
     np.multiply: lambda x, y, z: (y, x),
@@ -158,7 +196,7 @@ def _one(ufunc: Any, x: Any) -> Traced:
 
 def _two(ufunc: Any, x: Any, y: Any) -> Traced:
     z = ufunc(raw(x), raw(y))
-    of_x, of_y = PARTIALS[ufunc](np.asarray(raw(x)), np.asarray(raw(y)), z)
+    of_x, of_y = PARTIALS[ufunc](raw(x), raw(y), z)
     to_x, to_y = like(np.shape(x)), like(np.shape(y))
     return made(z, (x, lambda d: to_x(d * of_x)), (y, lambda d: to_y(d * of_y)))
 
@@ -166,7 +204,7 @@ def _two(ufunc: Any, x: Any, y: Any) -> Traced:
 def like(shape: tuple[int, ...]) -> Pullback:
     """Sums a cotangent over the axes along which a value of this shape was broadcast."""
 
-    def pullback(d: np.ndarray) -> np.ndarray:
+    def pullback(d: Any) -> Any:
         d = d.sum(axis=tuple(range(d.ndim - len(shape)))) if d.ndim > len(shape) else d
         axes = tuple(at for at, size in enumerate(shape) if size == 1 and d.shape[at] != 1)
         return d.sum(axis=axes, keepdims=True) if axes else d
@@ -176,26 +214,20 @@ def like(shape: tuple[int, ...]) -> Pullback:
 
 def _maximum(x: Traced, axis: int, keepdims: bool) -> Traced:
     """The largest along an axis; the first of several that are equal has the cotangent."""
-    at = np.expand_dims(np.argmax(raw(x), axis), axis)
-    chosen = np.take_along_axis(raw(x), at, axis)
-    shape = x.shape
-
-    def pullback(d: np.ndarray) -> np.ndarray:
-        whole = np.zeros(shape)
-        np.put_along_axis(whole, at, d if keepdims else np.expand_dims(d, axis), axis)
-        return whole
-
-    return made(chosen if keepdims else chosen.squeeze(axis), (x, pullback))
+    at = np.expand_dims(np.argmax(x.value, axis=axis), axis=axis)
+    here = np.reshape(np.arange(x.shape[axis]), [-1 if n == axis % x.ndim else 1 for n in range(x.ndim)]) == at
+    chosen = np.maximum.reduce(x.value, axis=axis, keepdims=keepdims)
+    return made(chosen, (x, lambda d: here * (d if keepdims else np.expand_dims(d, axis=axis))))
 
 
 def _sum(x: Traced, axis: Any, keepdims: bool) -> Traced:
     shape = x.shape
     axes = tuple(range(x.ndim)) if axis is None else axis
 
-    def pullback(d: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(d if keepdims else np.expand_dims(d, axes), shape)
+    def pullback(d: Any) -> Any:
+        return np.broadcast_to(d if keepdims else np.expand_dims(d, axis=axes), shape)
 
-    return made(raw(x).sum(axis=axes, keepdims=keepdims), (x, pullback))
+    return made(x.value.sum(axis=axes, keepdims=keepdims), (x, pullback))
 
 
 REDUCTIONS = {np.add: _sum, np.maximum: _maximum}
@@ -227,27 +259,26 @@ def _einsum(subscripts: str, *xs: Any) -> Traced:
 
 def _concatenate(xs: Any, axis: int = 0) -> Traced:
     ends = np.cumsum([x.shape[axis] for x in xs])
+    lead = (slice(None),) * (axis % xs[0].ndim)
 
     def pullback(end: int, size: int) -> Pullback:
-        return lambda d: np.take(d, np.arange(end - size, end), axis)
+        return lambda d: d[*lead, end - size : end]
 
     parts = ((x, pullback(int(end), x.shape[axis])) for x, end in zip(xs, ends, strict=True))
-    return made(np.concatenate([raw(x) for x in xs], axis), *parts)
+    return made(np.concatenate([raw(x) for x in xs], axis=axis), *parts)
 
 
-def _repeat(x: Any, repeats: Any, axis: int) -> Traced:
-    taken = np.repeat(np.arange(x.shape[axis]), repeats)
-
-    def pullback(d: np.ndarray) -> np.ndarray:
-        whole = np.zeros(x.shape)
-        np.add.at(np.moveaxis(whole, axis, 0), taken, np.moveaxis(d, axis, 0))
-        return whole
-
-    return made(np.take(raw(x), taken, axis), (x, pullback))
+def _repeat(x: Any, repeats: int, axis: int) -> Traced:
+    at = axis % x.ndim
+    apart = (*x.shape[: at + 1], repeats, *x.shape[at + 1 :])
+    return made(np.repeat(raw(x), repeats, axis=axis), (x, lambda d: d.reshape(apart).sum(axis=at + 1)))
 
 
 def _cumsum(x: Any, axis: int) -> Traced:
-    return made(np.cumsum(raw(x), axis), (x, lambda d: np.flip(np.cumsum(np.flip(d, axis), axis), axis)))
+    def pullback(d: Any) -> Any:
+        return np.flip(np.cumsum(np.flip(d, axis=axis), axis=axis), axis=axis)
+
+    return made(np.cumsum(raw(x), axis=axis), (x, pullback))
 
 
 def _broadcast_to(x: Any, shape: tuple[int, ...]) -> Traced:
@@ -281,10 +312,19 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
 
 
 class _NumPy(ModuleType):
-    """NumPy whose new arrays of float64 are traced, so that what is written into them is followed."""
+    """NumPy, or one with copies, whose new arrays of float64 are traced: what is written into them is followed."""
+
+    def __init__(self, numpy: Any):
+        super().__init__("numpy")
+        self._numpy, self.ndarray = numpy, (np.ndarray, Copies, Traced)
+
+    @staticmethod
+    def clip_gradient(x: Traced, bound: float) -> Traced:
+        """``x``, whose cotangent is clipped to ``±|bound|``; rows of the specification may call it."""
+        return made(x.value.copy(), (x, lambda d: np.clip(d, -abs(bound), abs(bound))))
 
     def __getattr__(self, name: str) -> Any:
-        function = getattr(np, name)
+        function = getattr(self._numpy, name)
         if name not in ("zeros", "empty", "full", "ones", "zeros_like", "ones_like"):
             return self._array if name == "array" else function
 
@@ -295,48 +335,74 @@ class _NumPy(ModuleType):
         return new
 
     def _array(self, x: Any, dtype: Any = None) -> Any:
-        return x.astype(dtype or np.float64) if isinstance(x, Traced) else np.array(x, dtype)
-
-
-_TRACING = _NumPy("numpy")
+        return x.astype(dtype or np.float64) if isinstance(x, Traced) else self._numpy.array(x, dtype)
 
 
 @contextmanager
-def tracing(modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """Let the modules of a copy of the specification run on traced arrays."""
-    with np.errstate(all="ignore"):
-        patches = [patch.object(module, "np", _TRACING) for module in modules.values() if hasattr(module, "np")]
-        for each in patches:
-            each.start()
-        try:
-            yield
-        finally:
-            for each in patches:
-                each.stop()
+def tracing(modules: Mapping[str, ModuleType], numpy: Any = np) -> Iterator[None]:
+    """Let the modules of a copy of the specification run on traced arrays.
+
+    Args:
+        numpy: what computes the values, NumPy or `rounded.Rounding.numpy`.
+    """
+    with using(modules, _NumPy(numpy)):
+        yield
 
 
-def gradients(
-    outputs: Mapping[str, np.ndarray], cotangents: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The cotangents of traced inputs, by name, given those of outputs."""
-    reached: dict[Node, np.ndarray] = {}
+def gradients(outputs: Mapping[str, Any], cotangents: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The cotangents of traced inputs, by name, given those of outputs; where values are copies, theirs are, too."""
+    reached: dict[Node, Any] = {}
     waiting: list[tuple[int, Node]] = []
+    own: set[Node] = set()
+    """Nodes whose cotangent nothing else holds, so that it may be written to."""
 
-    def add(node: Node, d: np.ndarray) -> None:
+    def add(node: Node, d: Any, mine: bool = False) -> None:
         if node in reached:
-            reached[node] = reached[node] + d
-            return
-        reached[node] = d
-        heapq.heappush(waiting, (-node.number, node))
+            reached[node], mine = reached[node] + d, True
+        else:
+            reached[node] = d
+            heapq.heappush(waiting, (-node.number, node))
+        if mine:
+            own.add(node)
+
+    def writable(node: Node) -> Any:
+        if node not in own:
+            reached[node] = reached[node].copy()
+            own.add(node)
+        return reached[node]
 
     for name, d in cotangents.items():
         x = outputs[name]
         if isinstance(x, Traced):
-            add(node_of(x), d)
+            add(x.node, d)
+    wanted = {x.node for x in inputs.values() if isinstance(x, Traced)}
     with np.errstate(all="ignore"):
         while waiting:
             _, node = heapq.heappop(waiting)
             for parent, back in node.parents:
-                add(parent, back(reached[node]))
-    found = {name: reached.get(node_of(x)) for name, x in inputs.items() if isinstance(x, Traced)}
+                if isinstance(back, Part):
+                    if parent not in reached:
+                        add(parent, _zeros(back.shape, reached[node]), mine=True)
+                    _add_at(writable(parent), back.key, reached[node])
+                elif isinstance(back, Rest):
+                    d = writable(node)
+                    d[back.key] = 0.0
+                    add(parent, d, mine=True)
+                else:
+                    add(parent, back(reached[node]))
+            if node not in wanted:
+                del reached[node]
+    found = {name: reached.get(x.node) for name, x in inputs.items() if isinstance(x, Traced)}
     return {name: np.zeros(inputs[name].shape) if d is None else d for name, d in found.items()}
+
+
+def _zeros(shape: tuple[int, ...], like: Any) -> Any:
+    return like.rounding.numpy.zeros(shape) if isinstance(like, Copies) else np.zeros(shape)
+
+
+def _add_at(x: Any, key: Any, d: Any) -> None:
+    """Add to a part of an array; where the key names an element twice, both are added."""
+    if isinstance(x, Copies):
+        x.add_at(key, d)
+    else:
+        np.add.at(x, key, d)

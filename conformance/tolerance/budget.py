@@ -28,7 +28,7 @@ of steps, κ = `KAPPA` and γ = κ·√n·u:
 
 **κ·u·Σ|terms|**: an identity that holds for all inputs (with one step, h does not depend on q at all) leaves no
 response, but the computed value is still a difference of rounded terms. The oracle gives the sum of the magnitudes of
-all terms (`oracle._magnitudes`, `oracle._gru_magnitudes`), and the possible rounding of a 16-bit operand among them.
+all terms (`oracle._magnitudes`), and the possible rounding of a 16-bit operand among them.
 For scans and decays this is the whole condition, with γ.
 
 These terms include those that automatic differentiation of the definition sums although they cancel exactly: every path
@@ -44,17 +44,18 @@ itself when it is read, and errors of different steps are independent, so that t
 A memory of age a is off by √a·u·|C|, with different errors in C and n. Where h = Cᵀq̂/(n·q̂) does not respond because
 one write dominates both, this is the only term: without it, the recurrent form in float32 reached 1.4 budgets, and the
 parallel form 1.25, after a few hundred steps. exp(−Λ) is the weight to which the memory has decayed: computed from a
-sum of logarithms, it has the roundings of that sum. The GRU's state and its gradient drift likewise, by the roundings
-within a step; the derivative of a step carries them (`oracle._gru_magnitudes`).
+sum of logarithms, it has the roundings of that sum.
 
 **Kinks**: where |n·q̂| is within its own budget of its floor, two of the perturbed copies scale q across the floor, one
 in each direction, so that the gradient of either side passes. Where candidates for the final m tie within rounding,
 2γ·M, the contribution of dm may reach any of them and the gates between them. Elements whose branch differs between
 copies are counted.
 
-**The sLSTM** has neither response nor magnitudes: its gates read h, so that an error of one step enters all later ones.
-Its tolerance comes from copies of the whole loop in which every operation is rounded at random
-(`oracle._slstm_rounding`): κ times the root of their mean square, or the largest of their errors if that is larger.
+**The GRU and the sLSTM** have neither response nor magnitudes, and no line is derived for them: the specification runs
+on copies in which every operation is rounded at random (`specification.rounded`), as it is written, with rows of it
+that are right, too (`rows.correct`), and the sLSTM on a tape, as automatic differentiation computes its gradient. An
+element may be off by a few times what that does to it, in the way in which it does most (`oracle._deviations`, which
+holds the constants).
 
 **least** is the smallest normal number of the accumulation dtype (frameworks flush anything smaller) per step, and that
 of the output dtype.

@@ -142,7 +142,7 @@ def _asked(
     for name, x in like.items():
         values, key = expected.values[name], f"{kind}/{name}"
         with np.errstate(invalid="ignore"):
-            allowed = budget.allowed(values, expected.slack[name], precision, x.dtype)
+            allowed = budget.allowed(values, np.asarray(expected.slack[name]), precision, x.dtype)
         tensors[key] = Array(values, "float64")
         tensors[f"allowed/{key}"] = Array(np.where(np.isfinite(values), allowed, 0.0), "float64")
         log_scale = f"output/{LOG_SCALE[name]}" if kind == "output" and name in LOG_SCALE else None

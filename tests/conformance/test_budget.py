@@ -9,9 +9,8 @@ import reference
 from conformance import oracle
 from conformance.base.dtypes import ROUNDOFF, Array, rounded
 from conformance.cases import GRUCase, MLSTMCase
-from conformance.oracle._gru_magnitudes import _derivative
 from conformance.oracle._magnitudes import magnitudes_of
-from conformance.tolerance.budget import KAPPA, Expected, Precision, allowed, judge
+from conformance.tolerance.budget import Expected, Precision, allowed, judge
 
 FLOAT32 = Precision("float32", steps=1)
 
@@ -83,8 +82,11 @@ def test_a_gru_state_in_bfloat16_is_many_budgets_off_where_it_remembers() -> Non
     for t in range(130):
         h = rounded(gate[:, t] * h + (1 - gate[:, t]) * np.tanh(zero["input"][:, t, 0]), "bfloat16")
     got = Array(h[:, None], "float32")
-    assert judge(got, exact.values["state"], exact.slack["state"], replace(precision, dtype="float32")).worst > 10
-    assert np.isfinite(expected.slack["state"]).all()
+    assert (
+        judge(got, exact.values["state"], np.asarray(exact.slack["state"]), replace(precision, dtype="float32")).worst
+        > 10
+    )
+    assert np.isfinite(np.asarray(expected.slack["state"])).all()
 
 
 def test_the_gradient_of_either_side_passes_at_the_kink() -> None:
@@ -194,42 +196,13 @@ def test_a_flipped_sign_of_a_small_gradient_is_found() -> None:
             assert small.any() and np.median(budget[small] / value[small]) < digits, (name, dtype)
 
 
-@pytest.mark.parametrize("reset_after", [False, True])
-def test_the_derivative_of_a_step_is_that_of_the_reference(reset_after: bool) -> None:
-    case = GRUCase(2, 1, 3, (2, 1, 2, 2, 1, 2), state=True, reset_after=reset_after, bias=True)
-    arrays = {name: x for name, x in oracle.values(case.arrays("float64")).items() if name != "cu_seqlens"}
-    heads = {
-        name: np.repeat(x, 2 // x.shape[axis], axis)
-        for name, x in arrays.items()
-        for axis in [0 if name.endswith(("weight", "bias")) else -2]
-    }
-    h = arrays["input_state"]
-    W, Wf, Wr = (heads[name] for name in ("weight", "forget_weight", "reset_weight"))
-
-    def times(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return np.einsum("bni,nij->bnj", x, weight)
-
-    f, r = (
-        1 / (1 + np.exp(-times(h, w) - heads[name][:, 0])) for w, name in ((Wf, "forget_input"), (Wr, "reset_input"))
-    )
-    p = times(h, W) + heads["recurrent_bias"] if reset_after else None
-    z = np.tanh((times(r * h, W) if p is None else r * p) + heads["input"][:, 0])
-    J = _derivative(h, f, r, z, p, (W, Wf, Wr))
-    for i in range(3):
-        moved = [
-            reference.gru(**{**arrays, "input_state": h + sign * 1e-6 * np.eye(3)[i]}, reset_after=reset_after)[1]
-            for sign in (1, -1)
-        ]
-        assert (moved[0] - moved[1]) / 2e-6 == pytest.approx(J[:, :, i], abs=1e-9)
-
-
 def test_the_rounding_of_a_closed_gate_is_followed_through_the_weights_to_earlier_steps() -> None:
     """1 − f is a few roundoffs, so f as a rounded number changes the gradient before it more than any rounded input."""
     case = GRUCase(
         2, 5, 3, (6, 3, 2, 1, 6, 2), state=True, gates="saturated", scale=2.0, cotangents="one step", seed=4264
     )
     arrays, cotangents = (oracle.values(of) for of in (case.arrays("float64"), case.cotangent_arrays("float64")))
-    slack = oracle.gru_gradient(arrays, {}, cotangents, Precision("float64", 5)).slack["input_state"]
+    slack = np.asarray(oracle.gru_gradient(arrays, {}, cotangents, Precision("float64", 5)).slack["input_state"])
 
     def gradient(shift: np.ndarray | float) -> np.ndarray:
         moved = {**arrays, "forget_input": arrays["forget_input"] + shift}
@@ -246,6 +219,6 @@ def test_the_rounding_of_a_closed_gate_is_followed_through_the_weights_to_earlie
         if one[at] > 1e-3:  # Too large for a derivative.
             continue
         error = np.abs(gradient(shift) - exact)
-        assert (KAPPA * error <= 1.01 * slack + 1e-300).all(), (at, (KAPPA * error / slack).max())
+        assert (error <= slack + 1e-300).all(), (at, (error / slack).max())
         followed += 1
     assert followed > 20

@@ -21,13 +21,11 @@ from tests.suite.calibration import results
 from tests.suite.calibration.scoring import Score, calibrate
 from tests.suite.calibration.subjects import SUBJECTS, Subject
 
-CASES = 10_000
-
 
 @click.command("calibration", context_settings={"show_default": True})
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only this operation; all of them by default.")
 @click.option("--variant", "text", metavar="TEXT", default="", help="Only variants whose name contains this.")
-@click.option("--cases", metavar="N", type=click.IntRange(min=1), default=CASES, help="Cases per variant.")
+@click.option("--cases", metavar="N", type=click.IntRange(min=1), help="Cases per variant.  [default: the subject's]")
 @click.option("--seed", metavar="N", type=int, default=0, help="From which all cases are drawn.")
 @click.option("--jobs", metavar="J", type=click.IntRange(min=1), default=1, help="Processes at the same time.")
 @click.option(
@@ -38,7 +36,7 @@ CASES = 10_000
     help="Results are kept here; a variant that was measured with the present tolerance is not measured again.",
 )
 def calibrate_command(
-    ops: tuple[str, ...], text: str, cases: int, seed: int, jobs: int, json_path: Path | None
+    ops: tuple[str, ...], text: str, cases: int | None, seed: int, jobs: int, json_path: Path | None
 ) -> None:
     """Count the false alarms of the tolerance.
 
@@ -55,13 +53,13 @@ def calibrate_command(
     kept = {} if json_path is None else results.load(json_path)
     wanted = [subject for subject in SUBJECTS.values() if not ops or subject.op in ops]
     missing = {
-        subject.name: [name for name in results.missing(kept, subject, cases, seed) if text in name]
+        subject.name: [name for name in results.missing(kept, subject, cases or subject.cases, seed) if text in name]
         for subject in wanted
     }
     console = Console()
     for name, scores in _measured({name: of for name, of in missing.items() if of}, cases, seed, jobs, console):
         _explain(console, scores)
-        results.add(kept, SUBJECTS[name], scores, cases, seed)
+        results.add(kept, SUBJECTS[name], scores, cases or SUBJECTS[name].cases, seed)
         if json_path is not None:
             results.save(json_path, {name: kept[name] for name in SUBJECTS if name in kept})
     shown = {subject.name: kept[subject.name] for subject in wanted if subject.name in kept}
@@ -73,18 +71,18 @@ def calibrate_command(
 
 
 def _measured(
-    missing: dict[str, list[str]], cases: int, seed: int, jobs: int, console: Console
+    missing: dict[str, list[str]], cases: int | None, seed: int, jobs: int, console: Console
 ) -> Iterator[tuple[str, list[Score]]]:
     """The scores of the named variants of each subject, as they become ready."""
     with Progress(console=console, transient=True) as progress:
         if jobs == 1:
             for name, variants in missing.items():
-                task = progress.add_task(name, total=cases)
+                task = progress.add_task(name, total=cases or SUBJECTS[name].cases)
 
                 def tick(count: int, task: TaskID = task) -> None:
                     progress.advance(task, count)
 
-                yield name, calibrate(_of_variants(name, variants), cases, seed, tick)
+                yield name, calibrate(_of_variants(name, variants), cases or SUBJECTS[name].cases, seed, tick)
             return
         task = progress.add_task("subjects", total=len(missing))
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -99,8 +97,8 @@ def _of_variants(name: str, variants: list[str]) -> Subject:
     return replace(subject, variants={variant: subject.variants[variant] for variant in variants})
 
 
-def _calibrate(name: str, variants: list[str], cases: int, seed: int) -> list[Score]:
-    return calibrate(_of_variants(name, variants), cases, seed)
+def _calibrate(name: str, variants: list[str], cases: int | None, seed: int) -> list[Score]:
+    return calibrate(_of_variants(name, variants), cases or SUBJECTS[name].cases, seed)
 
 
 def _explain(console: Console, scores: list[Score]) -> None:

@@ -23,12 +23,13 @@ from tests.suite.calibration.subjects import Subject
 COMMITTED = Path(__file__).with_name("results.json")
 
 _MLSTM = ("oracle/_magnitudes.py", "oracle/_mlstm.py", "oracle/_stabiliser_paths.py")
-_SLSTM = ("oracle/_slstm.py", "oracle/_slstm_rounding.py")
+_ROUNDED = ("oracle/_deviations.py", "specification/rounded.py", "specification/traced.py", "rows/correct.py")
+_SLSTM = (*_ROUNDED, "oracle/_slstm.py")
 _FORMULA = {
     "mlstm": _MLSTM,
     "mlstm_step": _MLSTM,
     "mlstm_fwbw_custom_grad": (*_MLSTM, "oracle/_fwbw.py"),
-    "gru": ("oracle/_gru.py", "oracle/_gru_magnitudes.py"),
+    "gru": (*_ROUNDED, "oracle/_gru.py"),
     "slstm": _SLSTM,
     "slstm_step": _SLSTM,
 }

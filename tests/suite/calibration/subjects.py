@@ -78,6 +78,7 @@ class Subject:
         eager: whether shapes are drawn freely; otherwise they come from the short tables for compiled targets.
         precision: of a dtype and a number of steps, what the tolerance is told.
         modules: of `conformance`, that say how large the tolerance is beside those of the operation.
+        cases: so many are judged.
     """
 
     op: str
@@ -90,6 +91,7 @@ class Subject:
     eager: bool = True
     precision: PrecisionOf = Precision
     modules: tuple[str, ...] = ()
+    cases: int = 10_000
 
     @property
     def name(self) -> str:
@@ -311,6 +313,8 @@ def _sum_calls(operation: str, family: Family, precision_of: PrecisionOf) -> lis
     return [_call(record, dtype, arrays, cotangents, {}, expected, precision, by_case, drawn=each[0].arrays)]
 
 
+ROUNDED = ("gru", "slstm", "slstm_step")
+"""Operations whose tolerances come from runs of the specification, which take their time."""
 COMPILED = "few shapes, compiled"
 UNROLLED = "few short shapes, compiled"
 RESET_AFTER = "reset gate after the product"
@@ -336,6 +340,8 @@ def _subject(op: str, variants: Mapping[str, Any], setting: str = "", packed: bo
         fields: of the `Subject`, where they are not those of the record.
     """
     record = OPERATIONS[op]
+    if op in ROUNDED:
+        fields["cases"] = 1_000
     strategies = {"dense": (record.cases["dense"], 0.75 if packed else 1.0)}
     if packed:
         strategies["packed"] = (record.cases["packed"], 0.25)

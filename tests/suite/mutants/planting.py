@@ -65,7 +65,7 @@ def copy_of_reference(directory: Path, row: Row | None, setting: Setting = Setti
             return (_HERE / "tensor_framework.py").read_text(encoding="utf-8")
         return text
 
-    write_copy(directory, NAME, row, edit)
+    write_copy(directory, NAME, () if row is None else (row,), edit)
     if setting in _ADAPTERS:
         adapter = (_HERE / _ADAPTERS[setting]).read_text(encoding="utf-8")
         (directory / f"adapted_{NAME}.py").write_text(renamed(adapter, NAME), encoding="utf-8")
