@@ -10,6 +10,18 @@ from reference._decay import (
 )
 from reference._fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
 from reference._gru import gru, gru_backward
+from reference._linear_attention import (
+    gated_delta_rule,
+    gated_delta_rule_backward,
+    gated_delta_step,
+    gated_delta_step_backward,
+    gla,
+    gla_backward,
+    kimi_delta_attention,
+    kimi_delta_attention_backward,
+    simple_gla,
+    simple_gla_backward,
+)
 from reference._mlstm import (
     mlstm,
     mlstm_backward,
@@ -56,8 +68,16 @@ __all__ = [
     "fold_rng_over_axis",
     "fwbw_backward",
     "fwbw_forward",
+    "gated_delta_rule",
+    "gated_delta_rule_backward",
+    "gated_delta_step",
+    "gated_delta_step_backward",
+    "gla",
+    "gla_backward",
     "gru",
     "gru_backward",
+    "kimi_delta_attention",
+    "kimi_delta_attention_backward",
     "mLSTM",
     "mLSTMBackendFwbw",
     "mLSTMBackendFwbwConfig",
@@ -77,6 +97,8 @@ __all__ = [
     "rev_cumsum_off",
     "rev_cumsum_off_backward",
     "sLSTM",
+    "simple_gla",
+    "simple_gla_backward",
     "slstm",
     "slstm_backward",
     "slstm_step",

@@ -28,6 +28,11 @@ OPERATIONS = (
     "gru",
     "slstm",
     "slstm_step",
+    "simple_gla",
+    "gla",
+    "gated_delta_rule",
+    "gated_delta_step",
+    "kimi_delta_attention",
 )
 ROWS = tuple(Row(backend="numpy", operation=operation, devices=("cpu",)) for operation in OPERATIONS)
 

@@ -29,8 +29,10 @@ __all__ = [
     "check_fwbw_context",
     "check_flag",
     "check_fwbw_cotangents",
+    "check_gated_delta_step",
     "check_gru",
     "check_gru_sizes",
+    "check_linear_attention",
     "check_loss",
     "check_mlstm",
     "check_mlstm_sharded",
@@ -455,7 +457,7 @@ def check_gru(
     reset_after: Any = False,
     recurrent_bias: Any = None,
 ) -> Call:
-    """Check a GRU call; bind ``N``, the largest of the six head counts."""
+    """Check a GRU call; bind ``N``, the largest head count."""
     call = Call(function, framework)
     arrays = dict(
         zip(
@@ -490,9 +492,87 @@ def _bind_heads(call: Call, arguments: Mapping[str, tuple[Any, str]]) -> None:
         if call[heads] < 1:
             call.refuse(ValueError, argument, describe(counted), f"{heads} of at least 1")
         if largest % call[heads]:
-            expected = f"{heads} to divide N={largest}, the largest of the six head counts"
+            expected = f"{heads} to divide N={largest}, the largest head count"
             call.refuse(ValueError, argument, describe(counted), expected)
     call.bind("N", largest, "the head counts")
+
+
+def check_linear_attention(
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    initial_state: Any,
+    scale: Any,
+    qk_norm_eps: Any,
+    cu_seqlens: Any,
+    max_seqlen: Any,
+    function: str,
+    *,
+    channels: bool,
+) -> Call:
+    """Check a call of `simple_gla`, `gla`, `gated_delta_rule` or `kimi_delta_attention`; bind ``N``.
+
+    Args:
+        beta, qk_norm_eps: None where the operation has no such argument.
+        channels: whether g has a decay for each key channel.
+    """
+    call = Call(function, framework)
+    _check_linear_attention(call, q, k, v, g, beta, "B S" if cu_seqlens is None else "T", channels)
+    call.packing(cu_seqlens, max_seqlen, "q")
+    if initial_state is not None:
+        _check_memory(call, initial_state, "initial_state", v)
+    _check_scale(call, scale, qk_norm_eps)
+    return call
+
+
+def check_gated_delta_step(
+    framework: Framework,
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    state: Any,
+    scale: Any,
+    qk_norm_eps: Any,
+    function: str = "gated_delta_step",
+) -> Call:
+    call = Call(function, framework)
+    _check_linear_attention(call, q, k, v, g, beta, "B", channels=False)
+    _check_memory(call, state, "state", v)
+    _check_scale(call, scale, qk_norm_eps)
+    return call
+
+
+def _check_linear_attention(call: Call, q: Any, k: Any, v: Any, g: Any, beta: Any, tokens: str, channels: bool) -> None:
+    arrays = {"q": (q, "Nq"), "k": (k, "Nk"), "v": (v, "Nv"), "g": (g, "Ng")}
+    gates = {"g": g}
+    if beta is not None:
+        arrays["beta"], gates["beta"] = (beta, "Nb"), beta
+    call.floating(q=q, k=k, v=v)
+    call.gates("v", v, **gates)
+    features = {"q": " K", "k": " K", "v": " V", "g": " K" if channels else "", "beta": ""}
+    for argument, (x, heads) in arrays.items():
+        call.shape(argument, x, f"{tokens} {heads}{features[argument]}")
+    if call["K"] < 1:
+        call.refuse(ValueError, "q", describe(q), "a head dim K of at least 1")
+    _bind_heads(call, arrays)
+
+
+def _check_memory(call: Call, state: Any, argument: str, v: Any) -> None:
+    call.state_dtype("v", v, **{argument: state})
+    call.shape(argument, state, "B N K V")
+
+
+def _check_scale(call: Call, scale: Any, qk_norm_eps: Any) -> None:
+    if scale is not None:
+        call.number("scale", scale, "None or a finite number", lambda number: -math.inf < number < math.inf)
+    if qk_norm_eps is not None:
+        expected = "None or a finite number of at least 0"
+        call.number("qk_norm_eps", qk_norm_eps, expected, lambda number: 0 <= number < math.inf)
 
 
 def _check_clipping(call: Call, gradient_clipping: Any) -> None:

@@ -159,7 +159,7 @@ GRU_CALLS = [
     (
         dict(weight=(3, 3, 3)),
         ValueError,
-        "`weight` is f32[3,3,3]; expected Nw to divide N=4, the largest of the six head counts",
+        "`weight` is f32[3,3,3]; expected Nw to divide N=4, the largest head count",
     ),
     (dict(weight=(0, 3, 3)), ValueError, "`weight` is f32[0,3,3]; expected Nw of at least 1"),
     (dict(gradient_clipping="1"), TypeError, "`gradient_clipping` is '1'; expected None or a number"),
@@ -331,7 +331,7 @@ def test_gru_layer(wing):
             layer.init(jax.random.key(0), wing.array((2, 3, 5)))
 
     build()
-    text = "GRU: `num_weight_heads` is 3; expected Nw to divide N=4, the largest of the six head counts"
+    text = "GRU: `num_weight_heads` is 3; expected Nw to divide N=4, the largest head count"
     refused(ValueError, text, build, num_weight_heads=3)
     text = "GRU: `state_head_dim` is 0; expected an integer of at least 1"
     refused(ValueError, text, build, state_head_dim=0)
