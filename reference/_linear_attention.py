@@ -332,16 +332,16 @@ def _backward(rule: _Rule, arrays: Any, options: Any, do: np.ndarray, dstate: An
             S = done[-1].after
         dS = dS0[b]
         for t, (kept, write, after) in zip(reversed(steps), reversed(done), strict=True):
-            dx.q[t] = _times(do[t], after.mT)
             dS = dS + _outer(x.q[t], do[t])
-            dx.k[t] = _times(write, dS.mT)
-            dx.v[t] = dw = _times(x.k[t], dS)
+            dq, dk = _times(do[t], after.mT), _times(write, dS.mT)
+            dv = dw = _times(x.k[t], dS)
             if rule.delta:
                 dx.beta[t] = (dw * (x.v[t] - _times(x.k[t], kept))).sum(axis=-1, keepdims=True)
-                dx.v[t] = x.beta[t] * dw
-                dx.k[t] = dx.k[t] - _times(dx.v[t], kept.mT)
-                dS = dS - _outer(x.k[t], dx.v[t])
+                dv = x.beta[t] * dw
+                dk = dk - _times(dv, kept.mT)
+                dS = dS - _outer(x.k[t], dv)
             dg = np.einsum("bnij,bnij->bni", dS, kept)
+            dx.q[t], dx.k[t], dx.v[t] = dq, dk, dv
             dx.g[t] = dg if rule.channels else dg.sum(axis=-1, keepdims=True)
             dS = np.exp(x.g[t])[..., None] * dS
         dS0[b] = dS
