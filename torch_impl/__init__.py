@@ -5,6 +5,7 @@ from reference.arguments import MLSTMState, SLSTMState, mLSTMBackendFwbwConfig
 from torch_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from torch_impl._backends import KernelBackend, explain_backend
 from torch_impl._decay.api import causal_forget_matrix, dtilde_matrix
+from torch_impl._gated_delta_rule.api import gated_delta_rule, gated_delta_step
 from torch_impl._gru.api import gru
 from torch_impl._mlstm.api import mlstm, mlstm_step
 from torch_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
@@ -32,6 +33,8 @@ __all__ = [
     "fold_rng_over_axis",
     "fwbw_backward",
     "fwbw_forward",
+    "gated_delta_rule",
+    "gated_delta_step",
     "gru",
     "mLSTM",
     "mLSTMBackendFwbw",

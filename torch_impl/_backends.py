@@ -22,6 +22,7 @@ from reference.backends import (
 )
 from torch_impl._decay import composed as decay
 from torch_impl._decay.triton import autograd as decay_kernels
+from torch_impl._gated_delta_rule import composed as gated_delta_rule
 from torch_impl._gru import composed as gru
 from torch_impl._gru.triton import launch as gru_kernels
 from torch_impl._mlstm import composed as mlstm
@@ -56,7 +57,7 @@ KERNELS = with_proofs(
     (*mlstm_kernels.ROWS, *slstm_kernels.ROWS, *gru_kernels.ROWS, *scan_kernels.ROWS, *decay_kernels.ROWS),
     read_proofs(Path(__file__).with_name("proofs.json")),
 )
-COMPOSED = (*mlstm.ROWS, *slstm.ROWS, *gru.ROWS, *scan.ROWS, *decay.ROWS)
+COMPOSED = (*mlstm.ROWS, *slstm.ROWS, *gru.ROWS, *gated_delta_rule.ROWS, *scan.ROWS, *decay.ROWS)
 
 _REQUESTS: dict[str, Callable[..., Request]] = {}
 

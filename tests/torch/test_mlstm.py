@@ -8,7 +8,8 @@ from tests.both import with_torch
 from tests.both.tools import compare, mlstm_inputs, mlstm_reference, mlstm_state
 from tests.torch.loops import cotangents, gradients, like, mlstm_arguments, relative_error
 from torch_impl import MLSTMState, mlstm
-from torch_impl._mlstm import composed, sequence_groups
+from torch_impl import _sequence_groups as sequence_groups
+from torch_impl._mlstm import composed
 
 
 def run(arrays, **options):

@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from torch_impl._mlstm import sequence_groups
-from torch_impl._mlstm.sequence_groups import NARROW, WIDE, chunk_length, groups, longest_chunk
+from torch_impl import _sequence_groups as sequence_groups
+from torch_impl._sequence_groups import NARROW, WIDE, chunk_length, groups, longest_chunk
 
 
 def elements(L: int, several: bool) -> int:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from torch_impl._chunk_layout import Ranks
 from torch_impl._mlstm import state_scans
-from torch_impl._mlstm.chunk_layout import Ranks
 
 RANKS = {
     "one sequence": Ranks(1, (1,) * 100),

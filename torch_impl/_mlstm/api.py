@@ -22,9 +22,10 @@ from torch_impl._backends import KernelBackend, choose, explains, request
 from torch_impl._call_cache import cached_by_signature
 from torch_impl._collectives import group_of
 from torch_impl._mlstm.agreement import refuse_together
-from torch_impl._mlstm.arguments import Arguments, StepArguments, as_operator_option
+from torch_impl._mlstm.arguments import Arguments, StepArguments
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
 from torch_impl._mlstm.sequence_parallel import check_local, sharded
+from torch_impl._sequence_groups import as_operator_option
 
 # An exported program that takes or returns a state is saved by this name. A state is three tensors, so that
 # torch.load(weights_only=True), which also reads such a program, may make one.

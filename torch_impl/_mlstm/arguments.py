@@ -39,15 +39,6 @@ class Arguments(NamedTuple):
     backend: str = "torch"
 
 
-_LONGEST = 1 << 62
-"""A chunk longer than any sequence, which an operator's 64 bits hold."""
-
-
-def as_operator_option(chunk_size: Any) -> int:
-    """`Arguments.chunk_size` of a call's own, which was checked."""
-    return 0 if chunk_size is None else min(int(chunk_size), _LONGEST)
-
-
 class Result(NamedTuple):
     """h and the final state."""
 

@@ -1,4 +1,4 @@
-"""The chunkwise mLSTM, forward and backward, on tensors in chunk layout (`torch_impl._mlstm.chunk_layout`).
+"""The chunkwise mLSTM, forward and backward, on tensors in chunk layout (`torch_impl._chunk_layout`).
 
 It uses the parallel form inside chunks of L steps, for all chunks at once, and the recurrent form between them, which
 is the only sequential part. Source: Beck et al., arXiv:2503.14376, with the normaliser differentiated. In a chunk that
@@ -27,7 +27,7 @@ cotangent of the final m, less the contribution of C and n, goes to the step tha
 ⟨n_T, dn_T⟩``.
 
 Everything is in the accumulation dtype. A row is one chunk of one head, ``rows = chunks·N``, in the order of
-`torch_impl._mlstm.chunk_layout`.
+`torch_impl._chunk_layout`.
 """
 
 import math
@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from torch_impl._mlstm.chunk_layout import Ranks
+from torch_impl._chunk_layout import Ranks
 from torch_impl._mlstm.normaliser import Normaliser
 from torch_impl._mlstm.state_scans import (
     accumulate,

@@ -17,15 +17,15 @@ from torch.nn.functional import logsigmoid, softplus
 
 from reference.backends import Row
 from torch_impl._arrays import ACCUMULATION
+from torch_impl._chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout, Ranks
 from torch_impl._differentiable import Implementation, NoResiduals
 from torch_impl._mlstm import chunkwise
 from torch_impl._mlstm.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
-from torch_impl._mlstm.chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout, Ranks
 from torch_impl._mlstm.chunkwise import ChunkGates, ChunkResiduals, ChunkTokens, GateWeights, Stabilisers
 from torch_impl._mlstm.normaliser import LARGEST_M, Normaliser
-from torch_impl._mlstm.sequence_groups import LongestChunk, chunk_length, groups, longest_chunk
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
+from torch_impl._sequence_groups import LongestChunk, chunk_length, groups, longest_chunk
 from torch_impl._threads import reconsider_threads, threads
 
 _SEGMENT = 1 << 21

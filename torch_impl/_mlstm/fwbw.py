@@ -28,10 +28,11 @@ from torch_impl._backends import choose, request_of
 from torch_impl._collectives import Group, group_of
 from torch_impl._distributed import is_distributed
 from torch_impl._mlstm.agreement import Names, first_token, refuse_together
-from torch_impl._mlstm.arguments import Arguments, Cotangents, as_operator_option
+from torch_impl._mlstm.arguments import Arguments, Cotangents
 from torch_impl._mlstm.autograd import SEQUENCES
 from torch_impl._mlstm.sequence_parallel import check_local, dense_incoming, ends_here, from_owner
 from torch_impl._operators import needs_transform, recording
+from torch_impl._sequence_groups import as_operator_option
 
 _INPUTS = ("q", "k", "v", "i", "f", "initial_C", "initial_n", "initial_m")
 _NAMES = ("initial_C", "initial_n", "initial_m")

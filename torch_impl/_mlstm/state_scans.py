@@ -2,7 +2,7 @@
 
 A scan forward turns ``[initial state of every sequence | write of every chunk]`` into ``[initial | state at the end of
 every chunk]``; a scan backward turns ``[read of every chunk | final cotangent of every sequence]`` into ``[gradient at
-the start of every chunk | final]``. Chunks are ordered by rank (`torch_impl._mlstm.chunk_layout`).
+the start of every chunk | final]``. Chunks are ordered by rank (`torch_impl._chunk_layout`).
 
 A long sequence has many ranks. If its states are small, a scan on a CPU takes as long as its operators need to start.
 Stabilisers are then scanned by NumPy, whose operators start in less than half of the time, and memories in blocks: one
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torch_impl._mlstm.chunk_layout import Ranks
+from torch_impl._chunk_layout import Ranks
 
 _SMALL = 4096
 """Maximum number of elements of the states of a rank at which NumPy, or blocks, are faster."""

@@ -8,7 +8,7 @@ sequence, whose intermediate results alone are too large, is a group by itself a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +80,15 @@ def chunk_length(steps: int, chunk_size: int, longest: LongestChunk = WIDE) -> i
     if longest.alone > longest.several and steps <= longest.alone:
         return steps
     return -(-steps // -(-steps // longest.several))
+
+
+_NO_LIMIT = 1 << 62
+"""A chunk longer than any sequence, which an operator's 64 bits hold."""
+
+
+def as_operator_option(chunk_size: Any) -> int:
+    """A call's own ``chunk_size``, which was checked, as an integer; 0 for None."""
+    return 0 if chunk_size is None else min(int(chunk_size), _NO_LIMIT)
 
 
 def _chunk_lengths(lengths: np.ndarray, chunk_size: int, longest: LongestChunk) -> np.ndarray:

@@ -1,0 +1,159 @@
+"""The chunkwise gated delta rule, forward and backward, on tensors in chunk layout (`torch_impl._chunk_layout`).
+
+Source: Yang et al., arXiv:2412.06464, the WY representation of section 3.3. In a chunk of L steps that starts from the
+state S, with row vectors and q̂ = scale · q::
+
+    D[t,j] = exp(Σ_{j<s≤t} g_s)  (j ≤ t)        e_t = exp(Σ_{s≤t} g_s)        y_j = D[L,j]
+    M[t,j] = D[t,j] k_t·k_j  (j < t)        G[t,j] = D[t,j] q̂_t·k_j  (j ≤ t)        P = (1 + M diag(β))⁻¹
+    r = P (v − e ⊙ (k S))        u = β r        o = e ⊙ (q̂ S) + G u        S' = e_L S + (y ⊙ k)ᵀ u
+
+r_t is ``v_t − exp(g_t) k_t S_{t−1}``, by which the state misses the value. Backward, given do and dS'::
+
+    du = Gᵀ do + (y ⊙ k) dS'        w = Pᵀ (β du)        dv = w        dS = e_L dS' + (e ⊙ q̂)ᵀ do − (e ⊙ k)ᵀ w
+    dG = do uᵀ        dM = −w uᵀ        dβ_j = r_j·du_j − Σ_t M[t,j] w_t·r_j
+    dq̂ = (D ⊙ dG) k + ρ        ρ_t = e_t do_t Sᵀ
+    dk = (D ⊙ dG)ᵀ q̂ + (D ⊙ dM) k + (D ⊙ dM)ᵀ k + ω − κ        ω_j = y_j u_j dS'ᵀ        κ_t = e_t w_t Sᵀ
+    dg_s = Σ_{t≥s, j<s} (G ⊙ dG + M ⊙ dM)[t,j] + Σ_{t≥s} (q̂_t·ρ_t − k_t·κ_t) + Σ_{j<s} k_j·ω_j + e_L ⟨S, dS'⟩
+
+Decays are exponentials of sums over the steps that they cross, never of differences of sums: they lose no digits where
+gates are strong, and a hard reset, g = −∞, is 0 in all that cross it. A decay's gradient contains only the paths that
+cross its step, so that at a hard reset it is exactly 0.
+
+Everything is in the accumulation dtype. A row is one chunk of one head, in the order of `torch_impl._chunk_layout`.
+Matrices of steps are stored transposed, ``(rows, j, t)``, because the sums run over the last axis.
+"""
+
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_impl._chunk_layout import Ranks
+from torch_impl._threads import reconsider_threads
+
+
+class Tokens(NamedTuple):
+    """Of every row: q, k ``(rows, L, K)``, v ``(rows, L, V)``, g and β ``(rows, L)``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+
+
+class _Weights(NamedTuple):
+    """What the tokens of a chunk determine, with names as in this module's head: D, M, G and P transposed, ``(rows, L,
+    L)``; e and y, ``(rows, L, 1)``. M also has elements on its diagonal, which count for nothing."""
+
+    D: Tensor
+    M: Tensor
+    G: Tensor
+    P: Tensor
+    e: Tensor
+    y: Tensor
+
+    @property
+    def decay(self) -> Tensor:
+        """e_L, ``(rows, 1, 1)``."""
+        return self.e[:, -1:]
+
+
+def _weights(x: Tokens, scale: float) -> _Weights:
+    rows, L = x.g.shape
+    D = x.g[:, None, :].expand(rows, L, L).triu(1).cumsum_(-1).exp_()
+    y = D[:, :, -1:].clone()
+    D.triu_()
+    reconsider_threads()
+    M = torch.bmm(x.k, x.k.mT).mul_(D)
+    G = torch.baddbmm(torch.empty_like(D), x.k, x.q.mT, beta=0, alpha=scale).mul_(D)
+    return _Weights(D, M, G, _inverse(M * x.beta[:, :, None]), x.g.cumsum(-1).exp_()[:, :, None], y)
+
+
+def _inverse(M: Tensor) -> Tensor:
+    """``(1 + M)⁻¹`` for the part of M above its diagonal."""
+    one = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device).expand_as(M)
+    return torch.linalg.solve_triangular(M, one, upper=True, unitriangular=True)
+
+
+def _by_rank(ranks: Ranks, N: int) -> list[tuple[slice, int]]:
+    """The rows of every rank, and the number of its sequences."""
+    ends = accumulate(ranks.running, initial=0)
+    return [(slice(a * N, b * N), b - a) for a, b in pairwise(ends)]
+
+
+def forward(x: Tokens, state: Tensor, starts: Tensor, ranks: Ranks, scale: float) -> Tensor:
+    """o of some chunks, ``(rows, L, V)``.
+
+    Args:
+        state: S of every sequence before these chunks, ``(sequences, N, K, V)``, replaced by that after them.
+        starts: room for S at the start of every chunk, ``(chunks, N, K, V)``, which is written.
+    """
+    w = _weights(x, scale)
+    k_read, k_written = x.k * w.e, x.k * (w.y * x.beta[:, :, None])
+    r, S_rows = torch.empty_like(x.v), starts.flatten(0, 1)
+    for rows, running in _by_rank(ranks, state.shape[1]):
+        reconsider_threads()
+        S = S_rows[rows].copy_(state[:running].flatten(0, 1))
+        missed = torch.baddbmm(x.v[rows], k_read[rows], S, alpha=-1)
+        torch.bmm(w.P[rows].mT, missed, out=r[rows])
+        after = torch.baddbmm(S * w.decay[rows], k_written[rows].mT, r[rows])
+        state[:running] = after.view_as(state[:running])
+    reconsider_threads()
+    o = torch.bmm(x.q * (w.e * scale), S_rows)
+    return o.baddbmm_(w.G.mT, r.mul_(x.beta[:, :, None]))
+
+
+def backward(x: Tokens, starts: Tensor, do: Tensor, dstate: Tensor, ranks: Ranks, scale: float) -> Tokens:
+    """Gradients of the tokens of some chunks.
+
+    Args:
+        starts: S at the start of every chunk, ``(chunks, N, K, V)``.
+        do: cotangent of o, ``(rows, L, V)``.
+        dstate: gradient of S of every sequence after these chunks, ``(sequences, N, K, V)``, replaced by that before
+            them.
+    """
+    w, beta, S = _weights(x, scale), x.beta[:, :, None], starts.flatten(0, 1)
+    q_read, k_read, k_written = x.q * (w.e * scale), x.k * w.e, x.k * w.y
+    r = torch.bmm(w.P.mT, torch.baddbmm(x.v, k_read, S, alpha=-1))
+    u = r * beta
+    du, dv = torch.bmm(w.G, do), torch.empty_like(do)
+    dS, dS_end = torch.bmm(q_read.mT, do), torch.empty_like(S)
+    for rows, running in reversed(_by_rank(ranks, dstate.shape[1])):
+        reconsider_threads()
+        end = dS_end[rows].copy_(dstate[:running].flatten(0, 1))
+        du[rows].baddbmm_(k_written[rows], end)
+        torch.bmm(w.P[rows], du[rows] * beta[rows], out=dv[rows])
+        before = dS[rows].baddbmm_(k_read[rows].mT, dv[rows], alpha=-1).addcmul_(end, w.decay[rows])
+        dstate[:running] = before.view_as(dstate[:running])
+
+    reconsider_threads()
+    dG = torch.bmm(u, do.mT)
+    across = dG * w.G
+    scores = dG.mul_(w.D)
+    dP = torch.baddbmm(torch.empty_like(w.D), r, dv.mT, beta=0, alpha=-1)
+    crossing = (dP * w.M).triu_(1)
+    dbeta = (r * du).sum(-1).add_(crossing.sum(-1))
+    across.addcmul_(crossing, beta)
+    dM = dP.mul_(w.D).mul_(beta).triu_(1)
+
+    reconsider_threads()
+    rho = torch.bmm(do, S.mT).mul_(w.e * scale)
+    kappa = torch.bmm(dv, S.mT).mul_(w.e)
+    omega = torch.bmm(u, dS_end.mT).mul_(w.y)
+    read = (x.q * rho).sum(-1).sub_((x.k * kappa).sum(-1))
+    written = (x.k * omega).sum(-1)
+    dq = rho.baddbmm_(scores.mT, x.k, alpha=scale)
+    dk = omega.sub_(kappa).baddbmm_(scores, x.q, alpha=scale).baddbmm_(dM + dM.mT, x.k)
+
+    through = (S * dS_end).sum((-2, -1)).mul_(w.decay[:, 0, 0])
+    dg = _sums_from(read).add_(through[:, None])
+    dg += _sums_from(across).triu_(1).sum(-2)
+    dg[:, 1:] += written.cumsum(-1)[:, :-1]
+    return Tokens(dq, dk, dv, dg, dbeta)
+
+
+def _sums_from(x: Tensor) -> Tensor:
+    """``Σ_{s≥t} x_s`` over the last axis."""
+    return x.flip(-1).cumsum_(-1).flip(-1)

@@ -1,0 +1,283 @@
+"""The gated delta rule composed of PyTorch's own operators, on any device: `chunkwise` over segments of chunks.
+
+On a CPU a sequence is cut into segments of a few chunks, each computed from start to end, so that their intermediate
+results stay in the cache. The value does not depend on the segments. The backward pass computes everything again from
+the tokens and the state at the start of every chunk.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reference.backends import Row
+from torch_impl._arrays import ACCUMULATION
+from torch_impl._chunk_layout import ChunkLayout, DenseChunkLayout, PackedChunkLayout
+from torch_impl._differentiable import Implementation, NoResiduals
+from torch_impl._gated_delta_rule import chunkwise
+from torch_impl._gated_delta_rule.arguments import Arguments, Cotangents, Result, StepArguments, StepResult
+from torch_impl._gated_delta_rule.chunkwise import Tokens
+from torch_impl._operators import packing
+from torch_impl._records import ACCUMULATED, Axes
+from torch_impl._sequence_groups import LongestChunk, chunk_length, groups
+from torch_impl._threads import reconsider_threads, threads
+
+_LONGEST = LongestChunk(alone=64, several=64)
+"""Maximum number of steps per chunk if the caller does not state one."""
+
+_SEGMENT = 1 << 21
+"""Elements of a segment's tokens, states and matrices together."""
+
+_LARGE = 1 << 22
+"""Number of multiplications inside the chunks of a call from which all threads compute it."""
+
+_LARGE_STATE = 1 << 18
+"""Number of elements of the state from which all threads compute a step."""
+
+
+class Residuals(NamedTuple):
+    """S at the start of every chunk. Packed sequences have as many rows as chunks of any packing may need."""
+
+    starts: Annotated[Tensor | None, Axes("B starts N K V", ACCUMULATED, "starts B N K V")] = None
+
+
+class _Walk(NamedTuple):
+    """Sequences that are computed together.
+
+    Attributes:
+        layouts: the layouts of their tokens by number of heads.
+        first: the number of chunks in the walks before this one.
+    """
+
+    x: Arguments
+    layouts: Mapping[int, ChunkLayout]
+    first: int
+
+    @property
+    def whole(self) -> ChunkLayout:
+        return self.layouts[self.x.heads]
+
+    def segments(self) -> list[tuple[int, int, slice]]:
+        """The first rank of every segment, the rank after its last, and their chunks among those of the call."""
+        ranks, found = self.whole.ranks, []
+        offsets, count, first = self.first + ranks.offsets, len(ranks.running), 0
+        while first < count:
+            last = count
+            if self.x.q.device.type == "cpu":
+                elements = ranks.running[first] * _elements(self.x, self.whole.L)
+                last = min(first + max(1, _SEGMENT // max(1, elements)), count)
+            found.append((first, last, slice(offsets[first], offsets[last])))
+            first = last
+        return found
+
+    def load(self, first: int, last: int) -> tuple[Tokens, Tensor | None, Tensor | None]:
+        """The tokens of a segment, and by what q and k were multiplied to normalise them, ``(rows, L, 1)``.
+
+        Steps after the end of a sequence have g = β = 0, so that they leave the state as it is.
+        """
+        x = self.x
+        beta = x.g.new_ones(()).expand(*x.g.shape[:-1], 1) if x.beta is None else x.beta
+        # No step is 0 if it may be divided by its norm.
+        q, k = (self._gather(part, first, last, 1.0) for part in (x.q, x.k))
+        v, g, beta = (self._gather(part, first, last, 0.0) for part in (x.v, x.g, beta))
+        q_norm, k_norm = (_normalise(part, x.qk_norm_eps) for part in (q, k))
+        return Tokens(q, k, v, g, beta), q_norm, k_norm
+
+    def _gather(self, part: Tensor, first: int, last: int, padding: float) -> Tensor:
+        axis = 2 if self.x.cu_seqlens is None else 1
+        heads, N = part.shape[axis], self.x.heads
+        rows = self.layouts[heads].gather(part, first, last, ACCUMULATION[self.x.v.dtype], padding)
+        if heads == N:
+            return rows
+        return rows.unflatten(0, (-1, heads)).repeat_interleave(N // heads, 1).flatten(0, 1)
+
+    def gather_cotangent(self, do: Tensor | None, like: Tensor, first: int, last: int) -> Tensor:
+        """The cotangent of o, with N heads."""
+        if do is None:
+            return torch.zeros_like(like)
+        return self.whole.gather(do, first, last, like.dtype)
+
+    def scatter(self, dx: Tensor, out: Tensor, first: int, last: int) -> None:
+        """Write gradients by N heads to those of an argument, whose heads several of them may share."""
+        heads, N = out.shape[2 if self.x.cu_seqlens is None else 1], self.x.heads
+        if heads != N:
+            dx = dx.unflatten(0, (-1, heads, N // heads)).sum(2).flatten(0, 1)
+        self.layouts[heads].scatter(dx, out, first, last)
+
+
+def _elements(x: Arguments, L: int) -> int:
+    """The number of elements of a chunk of all heads."""
+    K, V = x.q.shape[-1], x.v.shape[-1]
+    return max(1, x.heads) * (L * (K + V + L) + K * V)
+
+
+def _walks(x: Arguments) -> Iterator[_Walk]:
+    """Dense sequences together, packed ones in batches of sequences of similar length."""
+    if x.cu_seqlens is None:
+        B, S = x.q.shape[:2]
+        L = chunk_length(S, x.chunk_size, _LONGEST)
+        yield _Walk(x, {heads: DenseChunkLayout(B, S, heads, L) for heads in x.head_counts}, 0)
+        return
+    bounds, first = packing("gated_delta_rule", "q", x.q, x.cu_seqlens), 0
+    room = _SEGMENT if x.q.device.type == "cpu" else None
+    for group in groups(np.diff(bounds), x.chunk_size, lambda L, several: _elements(x, L), room, _LONGEST):
+        for start, end in group.batches:
+            layout = partial(PackedChunkLayout, bounds, group.sequences[start:end], L=group.L, device=x.q.device)
+            walk = _Walk(x, {heads: layout(heads) for heads in x.head_counts}, first)
+            first += walk.whole.ranks.chunks
+            yield walk
+
+
+def _normalise(x: Tensor, eps: float | None) -> Tensor | None:
+    """Divide by ``√(Σ x² + eps)`` in place; return the factor."""
+    if eps is None:
+        return None
+    factor = x.square().sum(-1, keepdim=True).add_(eps).rsqrt_()
+    x.mul_(factor)
+    return factor
+
+
+def _normalise_backward(dx: Tensor, x: Tensor, factor: Tensor | None) -> Tensor:
+    """The gradient, in place, of what was normalised to ``x`` by ``factor``."""
+    if factor is None:
+        return dx
+    return dx.addcmul_(x, (dx * x).sum(-1, keepdim=True), value=-1).mul_(factor)
+
+
+def _threads(x: Arguments) -> threads:
+    tokens = x.q.numel() // max(1, x.q.shape[-2]) + x.v.numel() // max(1, x.v.shape[-2])
+    return threads(x.q.device, tokens * x.heads * _longest(x) >= _LARGE)
+
+
+def _longest(x: Arguments) -> int:
+    """The maximum number of steps per chunk."""
+    return x.chunk_size or _LONGEST.several
+
+
+def _starts(x: Arguments) -> int:
+    """The number of starts of chunks: of every dense sequence, or of any packing of so many tokens."""
+    if x.cu_seqlens is None:
+        S = x.q.shape[1]
+        return -(-S // chunk_length(S, x.chunk_size, _LONGEST))
+    return x.q.shape[0] // _longest(x) + x.cu_seqlens.shape[0] - 1
+
+
+def _state(x: Arguments, given: Tensor | None) -> Tensor:
+    """A new state, or cotangent of a state, ``(B, N, K, V)``; zeros if it is not given."""
+    if given is not None:
+        return given.clone(memory_format=torch.contiguous_format)
+    B = x.q.shape[0] if x.cu_seqlens is None else x.cu_seqlens.shape[0] - 1
+    return x.v.new_zeros((B, x.heads, x.q.shape[-1], x.v.shape[-1]), dtype=ACCUMULATION[x.v.dtype])
+
+
+def gated_delta_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Residuals]:
+    """o and the final state, with the dtypes of `torch_impl.gated_delta_rule`, and the residuals named in ``keep``."""
+    with _threads(x):
+        state, o = _state(x, x.S), x.v.new_empty((*x.v.shape[:-2], x.heads, x.v.shape[-1]))
+        shape, saved = state.shape[1:], None
+        if keep:
+            B = () if x.cu_seqlens is not None else state.shape[:1]
+            saved = state.new_empty((_starts(x), *B, *shape))
+        for walk in _walks(x):
+            layout = walk.whole
+            S = layout.select(state)
+            for first, last, chunks in walk.segments():
+                reconsider_threads()
+                tokens, *_ = walk.load(first, last)
+                ranks = layout.ranks.between(first, last)
+                starts = state.new_empty((ranks.chunks, *shape)) if saved is None else saved.view(-1, *shape)[chunks]
+                running = S[: ranks.sequences]
+                layout.scatter(chunkwise.forward(tokens, running, starts, ranks, x.scale), o, first, last)
+            layout.place(S, state)
+    if saved is not None and x.cu_seqlens is None:
+        saved = saved.transpose(0, 1)
+    return Result(o, state), Residuals(saved)
+
+
+def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor | None]:
+    """Gradients of q, k, v, g, beta and of the initial state."""
+    saved = residuals.starts
+    if saved is None:
+        saved = gated_delta_forward(x, ("starts",))[1].starts
+        assert saved is not None
+    if x.cu_seqlens is None:
+        saved = saved.transpose(0, 1)
+    gradients = [
+        None if part is None else torch.empty_like(part, memory_format=torch.contiguous_format)
+        for part in (x.q, x.k, x.v, x.g, x.beta)
+    ]
+    with _threads(x):
+        do, dS = cotangents
+        dstate = _state(x, dS)
+        saved = saved.reshape(-1, *dstate.shape[1:])
+        for walk in _walks(x):
+            layout = walk.whole
+            running = layout.select(dstate)
+            for first, last, chunks in reversed(walk.segments()):
+                reconsider_threads()
+                tokens, q_norm, k_norm = walk.load(first, last)
+                ranks = layout.ranks.between(first, last)
+                upstream = walk.gather_cotangent(do, tokens.v, first, last)
+                found = chunkwise.backward(tokens, saved[chunks], upstream, running[: ranks.sequences], ranks, x.scale)
+                _normalise_backward(found.q, tokens.q, q_norm)
+                _normalise_backward(found.k, tokens.k, k_norm)
+                for dx, out in zip(found, gradients, strict=True):
+                    if out is not None:
+                        walk.scatter(dx, out, first, last)
+            layout.place(running, dstate)
+    return [*gradients, dstate]
+
+
+def gated_delta_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult, NoResiduals]:
+    """One step, with few operators that read the state, because on a CPU reading it is the cost of a step."""
+    with threads(x.S.device, x.S.numel() >= _LARGE_STATE):
+        return _step(x), NO_STEP_RESIDUALS
+
+
+def _step(x: StepArguments) -> StepResult:
+    B, N, K, V = x.S.shape
+    dtype = x.S.dtype
+
+    def rows(part: Tensor) -> Tensor:
+        """``(B, heads)`` or ``(B, heads, ·)`` → ``(B·N, 1, ·)``."""
+        part = part.to(dtype).view(*part.shape, *(1,) * (3 - part.ndim))
+        if part.shape[1] != N:
+            part = part.repeat_interleave(N // part.shape[1], 1)
+        return part.reshape(B * N, 1, part.shape[-1])
+
+    qk = torch.cat([rows(x.q), rows(x.k)], 1)
+    _normalise(qk, x.qk_norm_eps)
+    q, k = (qk[:, :1] * x.scale), qk[:, 1:]
+    decay, S = rows(x.g).exp(), x.S.reshape(B * N, K, V)
+    read = torch.bmm(qk, S).mul_(decay)
+    u = rows(x.v) - read[:, 1:]
+    if x.beta is not None:
+        u *= rows(x.beta)
+    o = (read[:, :1] * x.scale).addcmul_((q * k).sum(-1, keepdim=True), u)
+    S = torch.mul(S, decay).addcmul_(k.mT, u)
+    return StepResult(o.view(B, N, V).to(x.v.dtype), S.view(B, N, K, V))
+
+
+NO_STEP_RESIDUALS = NoResiduals()
+
+ROWS = (
+    Row(
+        backend="torch",
+        operation="gated_delta_rule",
+        implementation=Implementation(
+            residuals=Residuals,
+            forward=gated_delta_forward,
+            backward=gated_delta_backward,
+            sizes=lambda x: {"starts": _starts(x)},
+            worth_keeping=lambda x: Residuals._fields,
+        ),
+    ),
+    Row(
+        backend="torch",
+        operation="gated_delta_step",
+        implementation=Implementation(residuals=NoResiduals, forward=gated_delta_step),
+    ),
+)
