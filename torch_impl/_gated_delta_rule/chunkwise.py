@@ -34,25 +34,35 @@ from torch_impl._threads import reconsider_threads
 
 
 class Tokens(NamedTuple):
-    """Of every row: q, k ``(rows, L, K)``, v ``(rows, L, V)``, g and β ``(rows, L)``."""
+    """Of every row: k, then q, ``(rows, 2L, K)``, so that one product reads both; v ``(rows, L, V)``; g, β ``(rows,
+    L)``."""
 
-    q: Tensor
-    k: Tensor
+    kq: Tensor
     v: Tensor
     g: Tensor
     beta: Tensor
 
+    @property
+    def k(self) -> Tensor:
+        return self.kq[:, : self.g.shape[1]]
+
+    @property
+    def q(self) -> Tensor:
+        return self.kq[:, self.g.shape[1] :]
+
 
 class _Weights(NamedTuple):
     """What the tokens of a chunk determine, with names as in this module's head: D, M, G and P transposed, ``(rows, L,
-    L)``; e and y, ``(rows, L, 1)``. M also has elements on its diagonal, which count for nothing."""
+    L)``; y, and e for k and multiplied by the scale for q, ``(rows, L, 1)``. M also has elements on its diagonal, which
+    count for nothing."""
 
     D: Tensor
     M: Tensor
     G: Tensor
     P: Tensor
-    e: Tensor
     y: Tensor
+    e: Tensor
+    e_q: Tensor
 
     @property
     def decay(self) -> Tensor:
@@ -64,11 +74,12 @@ def _weights(x: Tokens, scale: float) -> _Weights:
     rows, L = x.g.shape
     D = x.g[:, None, :].expand(rows, L, L).triu(1).cumsum_(-1).exp_()
     y = D[:, :, -1:].clone()
+    e = x.g.cumsum(-1).exp_()[:, :, None]
     D.triu_()
     reconsider_threads()
-    M = torch.bmm(x.k, x.k.mT).mul_(D)
-    G = torch.baddbmm(torch.empty_like(D), x.k, x.q.mT, beta=0, alpha=scale).mul_(D)
-    return _Weights(D, M, G, _inverse(M * x.beta[:, :, None]), x.g.cumsum(-1).exp_()[:, :, None], y)
+    M, G = torch.bmm(x.k, x.kq.mT).view(rows, L, 2, L).mul_(D[:, :, None]).unbind(2)
+    G *= scale
+    return _Weights(D, M, G, _inverse(M * x.beta[:, :, None]), y, e, e * scale)
 
 
 def _inverse(M: Tensor) -> Tensor:
@@ -83,30 +94,32 @@ def _by_rank(ranks: Ranks, N: int) -> list[tuple[slice, int]]:
     return [(slice(a * N, b * N), b - a) for a, b in pairwise(ends)]
 
 
-def forward(x: Tokens, state: Tensor, starts: Tensor, ranks: Ranks, scale: float) -> Tensor:
+def forward(x: Tokens, state: Tensor, starts: Tensor | None, ranks: Ranks, scale: float) -> Tensor:
     """o of some chunks, ``(rows, L, V)``.
 
     Args:
         state: S of every sequence before these chunks, ``(sequences, N, K, V)``, replaced by that after them.
         starts: room for S at the start of every chunk, ``(chunks, N, K, V)``, which is written.
     """
-    w = _weights(x, scale)
-    k_read, k_written = x.k * w.e, x.k * (w.y * x.beta[:, :, None])
-    r, S_rows = torch.empty_like(x.v), starts.flatten(0, 1)
+    w, L = _weights(x, scale), x.g.shape[1]
+    beta, u, read = x.beta[:, :, None], torch.empty_like(x.v), x.v.new_empty((*x.kq.shape[:2], x.v.shape[2]))
     for rows, running in _by_rank(ranks, state.shape[1]):
         reconsider_threads()
-        S = S_rows[rows].copy_(state[:running].flatten(0, 1))
-        missed = torch.baddbmm(x.v[rows], k_read[rows], S, alpha=-1)
-        torch.bmm(w.P[rows].mT, missed, out=r[rows])
-        after = torch.baddbmm(S * w.decay[rows], k_written[rows].mT, r[rows])
-        state[:running] = after.view_as(state[:running])
+        S = state[:running].flatten(0, 1)
+        if starts is not None:
+            starts.flatten(0, 1)[rows] = S
+        torch.bmm(x.kq[rows], S, out=read[rows])
+        missed = torch.addcmul(x.v[rows], read[rows, :L], w.e[rows], value=-1)
+        torch.bmm(w.P[rows].mT, missed, out=u[rows]).mul_(beta[rows])
+        S.mul_(w.decay[rows]).baddbmm_(x.k[rows].mT, u[rows] * w.y[rows])
     reconsider_threads()
-    o = torch.bmm(x.q * (w.e * scale), S_rows)
-    return o.baddbmm_(w.G.mT, r.mul_(x.beta[:, :, None]))
+    return torch.baddbmm(read[:, L:] * w.e_q, w.G.mT, u)
 
 
-def backward(x: Tokens, starts: Tensor, do: Tensor, dstate: Tensor, ranks: Ranks, scale: float) -> Tokens:
-    """Gradients of the tokens of some chunks.
+def backward(
+    x: Tokens, starts: Tensor, do: Tensor, dstate: Tensor, ranks: Ranks, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the tokens of some chunks, in the order of `Tokens`.
 
     Args:
         starts: S at the start of every chunk, ``(chunks, N, K, V)``.
@@ -114,21 +127,28 @@ def backward(x: Tokens, starts: Tensor, do: Tensor, dstate: Tensor, ranks: Ranks
         dstate: gradient of S of every sequence after these chunks, ``(sequences, N, K, V)``, replaced by that before
             them.
     """
-    w, beta, S = _weights(x, scale), x.beta[:, :, None], starts.flatten(0, 1)
-    q_read, k_read, k_written = x.q * (w.e * scale), x.k * w.e, x.k * w.y
-    r = torch.bmm(w.P.mT, torch.baddbmm(x.v, k_read, S, alpha=-1))
+    w, L = _weights(x, scale), x.g.shape[1]
+    beta, S = x.beta[:, :, None], starts.flatten(0, 1)
+    r = torch.bmm(w.P.mT, torch.bmm(x.k, S).mul_(w.e).neg_().add_(x.v))
     u = r * beta
+    u_end = u * w.y
     du, dv = torch.bmm(w.G, do), torch.empty_like(do)
-    dS, dS_end = torch.bmm(q_read.mT, do), torch.empty_like(S)
+    # Cotangents of what k and q read of S.
+    dread = torch.cat([dv, do * w.e_q], 1)
+    dkq, omega, through = torch.empty_like(x.kq), torch.empty_like(x.k), w.decay.clone()
     for rows, running in reversed(_by_rank(ranks, dstate.shape[1])):
         reconsider_threads()
-        end = dS_end[rows].copy_(dstate[:running].flatten(0, 1))
-        du[rows].baddbmm_(k_written[rows], end)
+        dS = dstate[:running].flatten(0, 1)
+        du[rows].addcmul_(torch.bmm(x.k[rows], dS), w.y[rows])
         torch.bmm(w.P[rows], du[rows] * beta[rows], out=dv[rows])
-        before = dS[rows].baddbmm_(k_read[rows].mT, dv[rows], alpha=-1).addcmul_(end, w.decay[rows])
-        dstate[:running] = before.view_as(dstate[:running])
+        torch.mul(dv[rows], w.e[rows], out=dread[rows, :L]).neg_()
+        torch.bmm(u_end[rows], dS.mT, out=omega[rows])
+        through[rows] *= torch.bmm(S[rows].flatten(1)[:, None], dS.flatten(1)[:, :, None])
+        dS.mul_(w.decay[rows]).baddbmm_(x.kq[rows].mT, dread[rows])
+        torch.bmm(dread[rows], S[rows].mT, out=dkq[rows])
 
     reconsider_threads()
+    read, written = (x.kq * dkq).sum(-1).unflatten(-1, (2, L)).sum(1), (x.k * omega).sum(-1)
     dG = torch.bmm(u, do.mT)
     across = dG * w.G
     scores = dG.mul_(w.D)
@@ -139,19 +159,13 @@ def backward(x: Tokens, starts: Tensor, do: Tensor, dstate: Tensor, ranks: Ranks
     dM = dP.mul_(w.D).mul_(beta).triu_(1)
 
     reconsider_threads()
-    rho = torch.bmm(do, S.mT).mul_(w.e * scale)
-    kappa = torch.bmm(dv, S.mT).mul_(w.e)
-    omega = torch.bmm(u, dS_end.mT).mul_(w.y)
-    read = (x.q * rho).sum(-1).sub_((x.k * kappa).sum(-1))
-    written = (x.k * omega).sum(-1)
-    dq = rho.baddbmm_(scores.mT, x.k, alpha=scale)
-    dk = omega.sub_(kappa).baddbmm_(scores, x.q, alpha=scale).baddbmm_(dM + dM.mT, x.k)
+    dkq[:, L:].baddbmm_(scores.mT, x.k, alpha=scale)
+    dkq[:, :L].add_(omega).baddbmm_(scores, x.q, alpha=scale).baddbmm_(dM + dM.mT, x.k)
 
-    through = (S * dS_end).sum((-2, -1)).mul_(w.decay[:, 0, 0])
-    dg = _sums_from(read).add_(through[:, None])
+    dg = _sums_from(read).add_(through[:, 0])
     dg += _sums_from(across).triu_(1).sum(-2)
     dg[:, 1:] += written.cumsum(-1)[:, :-1]
-    return Tokens(dq, dk, dv, dg, dbeta)
+    return dkq, dv, dg, dbeta
 
 
 def _sums_from(x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from torch_impl._threads import reconsider_threads, threads
 _LONGEST = LongestChunk(alone=64, several=64)
 """Maximum number of steps per chunk if the caller does not state one."""
 
-_SEGMENT = 1 << 21
+_SEGMENT = 1 << 19
 """Elements of a segment's tokens, states and matrices together."""
 
 _LARGE = 1 << 22
@@ -73,18 +73,18 @@ class _Walk(NamedTuple):
             first = last
         return found
 
-    def load(self, first: int, last: int) -> tuple[Tokens, Tensor | None, Tensor | None]:
-        """The tokens of a segment, and by what q and k were multiplied to normalise them, ``(rows, L, 1)``.
+    def load(self, first: int, last: int) -> tuple[Tokens, Tensor | None]:
+        """The tokens of a segment, and by what k and q were multiplied to normalise them, ``(rows, 2L, 1)``.
 
         Steps after the end of a sequence have g = β = 0, so that they leave the state as it is.
         """
         x = self.x
         beta = x.g.new_ones(()).expand(*x.g.shape[:-1], 1) if x.beta is None else x.beta
         # No step is 0 if it may be divided by its norm.
-        q, k = (self._gather(part, first, last, 1.0) for part in (x.q, x.k))
+        kq = torch.cat([self._gather(part, first, last, 1.0) for part in (x.k, x.q)], 1)
         v, g, beta = (self._gather(part, first, last, 0.0) for part in (x.v, x.g, beta))
-        q_norm, k_norm = (_normalise(part, x.qk_norm_eps) for part in (q, k))
-        return Tokens(q, k, v, g, beta), q_norm, k_norm
+        norm = _normalise(kq, x.qk_norm_eps)
+        return Tokens(kq, v, g, beta), norm
 
     def _gather(self, part: Tensor, first: int, last: int, padding: float) -> Tensor:
         axis = 2 if self.x.cu_seqlens is None else 1
@@ -186,9 +186,9 @@ def gated_delta_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Resi
             S = layout.select(state)
             for first, last, chunks in walk.segments():
                 reconsider_threads()
-                tokens, *_ = walk.load(first, last)
+                tokens, _ = walk.load(first, last)
                 ranks = layout.ranks.between(first, last)
-                starts = state.new_empty((ranks.chunks, *shape)) if saved is None else saved.view(-1, *shape)[chunks]
+                starts = None if saved is None else saved.view(-1, *shape)[chunks]
                 running = S[: ranks.sequences]
                 layout.scatter(chunkwise.forward(tokens, running, starts, ranks, x.scale), o, first, last)
             layout.place(S, state)
@@ -218,13 +218,13 @@ def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residu
             running = layout.select(dstate)
             for first, last, chunks in reversed(walk.segments()):
                 reconsider_threads()
-                tokens, q_norm, k_norm = walk.load(first, last)
+                tokens, norm = walk.load(first, last)
                 ranks = layout.ranks.between(first, last)
                 upstream = walk.gather_cotangent(do, tokens.v, first, last)
-                found = chunkwise.backward(tokens, saved[chunks], upstream, running[: ranks.sequences], ranks, x.scale)
-                _normalise_backward(found.q, tokens.q, q_norm)
-                _normalise_backward(found.k, tokens.k, k_norm)
-                for dx, out in zip(found, gradients, strict=True):
+                sequences = running[: ranks.sequences]
+                dkq, *others = chunkwise.backward(tokens, saved[chunks], upstream, sequences, ranks, x.scale)
+                dk, dq = _normalise_backward(dkq, tokens.kq, norm).chunk(2, 1)
+                for dx, out in zip((dq, dk, *others), gradients, strict=True):
                     if out is not None:
                         walk.scatter(dx, out, first, last)
             layout.place(running, dstate)
