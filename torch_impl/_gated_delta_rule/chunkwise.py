@@ -52,9 +52,9 @@ class Tokens(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """What the tokens of a chunk determine, with names as in this module's head: D, M, G and P transposed, ``(rows, L,
-    L)``; y, and e for k and multiplied by the scale for q, ``(rows, L, 1)``. M also has elements on its diagonal, which
-    count for nothing."""
+    """What the tokens of a chunk determine, with names as in this module's head: D, M, G without the scale and P, transposed,
+    ``(rows, L, L)``; y, e and scale · e, ``(rows, L, 1)``. M also has elements on its diagonal, which count for
+    nothing."""
 
     D: Tensor
     M: Tensor
@@ -78,7 +78,6 @@ def _weights(x: Tokens, scale: float) -> _Weights:
     D.triu_()
     reconsider_threads()
     M, G = torch.bmm(x.k, x.kq.mT).view(rows, L, 2, L).mul_(D[:, :, None]).unbind(2)
-    G *= scale
     return _Weights(D, M, G, _inverse(M * x.beta[:, :, None]), y, e, e * scale)
 
 
@@ -113,7 +112,7 @@ def forward(x: Tokens, state: Tensor, starts: Tensor | None, ranks: Ranks, scale
         torch.bmm(w.P[rows].mT, missed, out=u[rows]).mul_(beta[rows])
         S.mul_(w.decay[rows]).baddbmm_(x.k[rows].mT, u[rows] * w.y[rows])
     reconsider_threads()
-    return torch.baddbmm(read[:, L:] * w.e_q, w.G.mT, u)
+    return (read[:, L:] * w.e_q).baddbmm_(w.G.mT, u, alpha=scale)
 
 
 def backward(
@@ -132,7 +131,7 @@ def backward(
     r = torch.bmm(w.P.mT, torch.bmm(x.k, S).mul_(w.e).neg_().add_(x.v))
     u = r * beta
     u_end = u * w.y
-    du, dv = torch.bmm(w.G, do), torch.empty_like(do)
+    du, dv = _product(w.G, do, scale), torch.empty_like(do)
     # Cotangents of what k and q read of S.
     dread = torch.cat([dv, do * w.e_q], 1)
     dkq, omega, through = torch.empty_like(x.kq), torch.empty_like(x.k), w.decay.clone()
@@ -143,29 +142,34 @@ def backward(
         torch.bmm(w.P[rows], du[rows] * beta[rows], out=dv[rows])
         torch.mul(dv[rows], w.e[rows], out=dread[rows, :L]).neg_()
         torch.bmm(u_end[rows], dS.mT, out=omega[rows])
-        through[rows] *= torch.bmm(S[rows].flatten(1)[:, None], dS.flatten(1)[:, :, None])
+        through[rows] *= (S[rows] * dS).sum((-2, -1), keepdim=True)
         dS.mul_(w.decay[rows]).baddbmm_(x.kq[rows].mT, dread[rows])
         torch.bmm(dread[rows], S[rows].mT, out=dkq[rows])
 
     reconsider_threads()
     read, written = (x.kq * dkq).sum(-1).unflatten(-1, (2, L)).sum(1), (x.k * omega).sum(-1)
-    dG = torch.bmm(u, do.mT)
+    dG = _product(u, do.mT, scale)
     across = dG * w.G
     scores = dG.mul_(w.D)
-    dP = torch.baddbmm(torch.empty_like(w.D), r, dv.mT, beta=0, alpha=-1)
+    dP = _product(r, dv.mT, -1)
     crossing = (dP * w.M).triu_(1)
     dbeta = (r * du).sum(-1).add_(crossing.sum(-1))
     across.addcmul_(crossing, beta)
     dM = dP.mul_(w.D).mul_(beta).triu_(1)
 
     reconsider_threads()
-    dkq[:, L:].baddbmm_(scores.mT, x.k, alpha=scale)
-    dkq[:, :L].add_(omega).baddbmm_(scores, x.q, alpha=scale).baddbmm_(dM + dM.mT, x.k)
+    dkq.baddbmm_(torch.cat([dM + dM.mT, scores.mT], 1), x.k)
+    dkq[:, :L] += omega.baddbmm_(scores, x.q)
 
     dg = _sums_from(read).add_(through[:, 0])
     dg += _sums_from(across).triu_(1).sum(-2)
     dg[:, 1:] += written.cumsum(-1)[:, :-1]
     return dkq, dv, dg, dbeta
+
+
+def _product(x: Tensor, y: Tensor, scale: float) -> Tensor:
+    """``scale · x y``."""
+    return torch.baddbmm(x.new_empty((*x.shape[:2], y.shape[2])), x, y, beta=0, alpha=scale)
 
 
 def _sums_from(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from torch_impl._records import ACCUMULATED, Axes
 from torch_impl._sequence_groups import LongestChunk, chunk_length, groups
 from torch_impl._threads import reconsider_threads, threads
 
-_LONGEST = LongestChunk(alone=64, several=64)
+_LONGEST = LongestChunk(alone=32, several=32)
 """Maximum number of steps per chunk if the caller does not state one."""
 
 _SEGMENT = 1 << 19
