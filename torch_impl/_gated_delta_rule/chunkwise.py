@@ -161,17 +161,15 @@ def backward(
     dkq.baddbmm_(torch.cat([dM + dM.mT, scores.mT], 1), x.k)
     dkq[:, :L] += omega.baddbmm_(scores, x.q)
 
-    dg = _sums_from(read).add_(through[:, 0])
-    dg += _sums_from(across).triu_(1).sum(-2)
-    dg[:, 1:] += written.cumsum(-1)[:, :-1]
+    # Sums over the steps from each on, and over those before it.
+    from_step = torch.ones((L, L), dtype=read.dtype, device=read.device).tril_()
+    before_step = from_step.mT.triu(1)
+    dg = (torch.matmul(across, from_step) * before_step).sum(-2)
+    dg += torch.addmm(written @ before_step, read, from_step)
+    dg += through[:, 0]
     return dkq, dv, dg, dbeta
 
 
 def _product(x: Tensor, y: Tensor, scale: float) -> Tensor:
     """``scale · x y``."""
     return torch.baddbmm(x.new_empty((*x.shape[:2], y.shape[2])), x, y, beta=0, alpha=scale)
-
-
-def _sums_from(x: Tensor) -> Tensor:
-    """``Σ_{s≥t} x_s`` over the last axis."""
-    return x.flip(-1).cumsum_(-1).flip(-1)
