@@ -51,6 +51,21 @@ def gru_arguments(B, S, H, heads, *, seed=0, with_state=False, packed=False):
     return [x.requires_grad_() for x in arrays]
 
 
+def delta_arguments(B, S, K, V, heads, *, seed=0, packed=False):
+    """Random q, k, v, g, beta and initial_state in float64; ``heads`` are those of the first five."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    lead = (S,) if packed else (B, S)
+    q, k, v, g, beta = (
+        random(*lead, count, *width) for count, width in zip(heads, ((K,), (K,), (V,), (), ()), strict=True)
+    )
+    arrays = [q, k / K**0.5, v, -g.abs(), beta.sigmoid(), random(B, max(heads), K, V)]
+    return [x.requires_grad_() for x in arrays]
+
+
 def like(tensors, dtype):
     """The same values in another dtype, as leaves of their own."""
     return [x.detach().to(dtype).requires_grad_() for x in tensors]

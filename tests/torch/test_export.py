@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
+from tests.torch.loops import cotangents, delta_arguments, gru_arguments, mlstm_arguments, relative_error
 from torch_impl import (
     GRU,
     MLSTMState,
@@ -14,6 +14,8 @@ from torch_impl import (
     dtilde_matrix,
     fwbw_backward,
     fwbw_forward,
+    gated_delta_rule,
+    gated_delta_step,
     gru,
     mlstm,
     mlstm_step,
@@ -43,6 +45,14 @@ def step(arrays, state, bounds):
 
 def recurrent(arrays, state, bounds):
     return gru(*arrays, state, 0.3, bounds)
+
+
+def delta(arrays, state, bounds):
+    return gated_delta_rule(*arrays, initial_state=state, cu_seqlens=bounds, chunk_size=4)
+
+
+def delta_step(arrays, state, bounds):
+    return gated_delta_step(*arrays, state)
 
 
 def by_hand(arrays, state, bounds):
@@ -76,6 +86,16 @@ def gru_case(B, S, packed=False):
     return arrays, state
 
 
+def delta_case(B, S, packed=False):
+    *arrays, state = (x.detach() for x in delta_arguments(B, S, 3, 4, (2, 1, 4, 2, 4), packed=packed))
+    return arrays, state
+
+
+def delta_step_case(B, S):
+    tokens, state = delta_case(B, S)
+    return [x[:, 0] for x in tokens], state
+
+
 def gates_case(B, S):
     return [x[..., None] for x in mlstm_case(B, S)[0][3:]], None
 
@@ -93,6 +113,8 @@ CASES = {
     "mlstm": (whole, mlstm_case, [TOKENS] * 5, MLSTMState(STATE, STATE, STATE)),
     "mlstm_step": (step, step_case, [STATE] * 5, MLSTMState(STATE, STATE, STATE)),
     "gru": (recurrent, gru_case, GRU_TOKENS, STATE),
+    "gated_delta_rule": (delta, delta_case, [TOKENS] * 5, STATE),
+    "gated_delta_step": (delta_step, delta_step_case, [STATE] * 5, STATE),
     "fwbw": (lambda arrays, state, bounds: layer(*arrays, *state), fwbw_case, [TOKENS] * 5, [STATE] * 3),
     "fwbw by hand": (by_hand, fwbw_case, [TOKENS] * 5, [STATE] * 3),
     "dtilde_matrix": (per_case(dtilde_matrix), gates_case, [TOKENS] * 2, None),
@@ -153,11 +175,11 @@ def test_export(name, strict):
     shapes = {"arrays": tokens, "state": state, "bounds": None}
     program = export(module, (*example, None), dynamic_shapes=shapes, strict=strict)
     module, program = (lambda *x: function(*x, None)), reloaded(program)
-    for sizes in ((3, 7), (2, 300)) if name in ("mlstm", "gru", "fwbw") else ((3, 7),):
+    for sizes in ((3, 7), (2, 300)) if name in ("mlstm", "gru", "gated_delta_rule", "fwbw") else ((3, 7),):
         same(lambda *x: program(*x, None), module, case(*sizes), differentiable=name != "fwbw by hand")
 
 
-@pytest.mark.parametrize("name", ["mlstm", "gru"])
+@pytest.mark.parametrize("name", ["mlstm", "gru", "gated_delta_rule"])
 def test_export_of_packed_sequences(name):
     function, case, tokens, state = CASES[name]
     tokens = [PACKED if shape is TOKENS else shape for shape in tokens]

@@ -9,8 +9,8 @@ from torch.func import grad, vmap
 from torch.utils.checkpoint import checkpoint
 
 from tests.torch.functions import fwbw, step, with_state
-from tests.torch.loops import cotangents, gru_arguments, mlstm_arguments, relative_error
-from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gru, mlstm
+from tests.torch.loops import cotangents, delta_arguments, gru_arguments, mlstm_arguments, relative_error
+from torch_impl import MLSTMState, causal_forget_matrix, dtilde_matrix, gated_delta_rule, gated_delta_step, gru, mlstm
 from torch_impl._mlstm import composed
 
 BOUNDS = [0, 5, 5, 12]
@@ -34,6 +34,14 @@ def gru_packed(*arrays):
     return gru(*arrays[:-1], 0.3, arrays[-1], 7)
 
 
+def delta_dense(*arrays):
+    return gated_delta_rule(*arrays[:5], initial_state=arrays[5], qk_norm_eps=0.1, chunk_size=4)
+
+
+def delta_packed(*arrays):
+    return gated_delta_rule(*arrays[:5], initial_state=arrays[5], cu_seqlens=arrays[6], max_seqlen=7, chunk_size=4)
+
+
 def dtilde(igate, fgate):
     return (dtilde_matrix(igate, fgate).nan_to_num(0.0, 0.0, 0.0),)
 
@@ -51,6 +59,9 @@ CASES = {
     "mlstm_step": (step, [x[:, 0] if number < 5 else x for number, x in enumerate(dense)]),
     "gru": (gru_dense, gru_arguments(2, 6, 3, (4, 2, 1, 4, 2, 1), with_state=True)),
     "gru packed": (gru_packed, gru_arguments(3, 12, 3, (4, 2, 1, 4, 2, 1), with_state=True, packed=True)),
+    "gated_delta_rule": (delta_dense, delta := delta_arguments(2, 10, 3, 4, (2, 1, 4, 2, 4))),
+    "gated_delta_rule packed": (delta_packed, delta_arguments(3, 12, 3, 4, (2, 1, 4, 2, 4), packed=True)),
+    "gated_delta_step": (gated_delta_step, [x[:, 0] if number < 5 else x for number, x in enumerate(delta)]),
     "fwbw": (by_fwbw, without_head(mlstm_arguments(2, 10, 1, 3, 4, with_state=True))),
     "dtilde": (dtilde, gates[3:]),
 }
@@ -180,7 +191,11 @@ def test_checkpoint_of_a_call_that_returns_a_state():
 
 def test_packings_that_differ_along_a_vmapped_axis():
     bounds = torch.tensor([[0, 5, 5, 12], [0, 1, 2, 12], [0, 0, 0, 12]])
-    for function, arrays in ((mlstm_packed, packed), (gru_packed, CASES["gru packed"][1])):
+    for function, arrays in (
+        (mlstm_packed, packed),
+        (gru_packed, CASES["gru packed"][1]),
+        (delta_packed, CASES["gated_delta_rule packed"][1]),
+    ):
         arrays = stacked([x.detach() for x in arrays])
         function = compiled_free(function)
         agree(vmap(function)(*arrays, bounds), by_row(function, [*arrays, bounds]))
@@ -198,13 +213,19 @@ def compiled_free(function):
         return lambda *a: (lambda h, last: (h, *last))(
             *mlstm(*a[:5], initial_state=a[5:8], return_state=True, cu_seqlens=a[8])
         )
+    if function is delta_packed:
+        return lambda *a: gated_delta_rule(*a[:5], initial_state=a[5], cu_seqlens=a[6])
     return lambda *a: gru(*a[:-1], 0.3, a[-1])
 
 
 @pytest.mark.parametrize("bounds", [[1, 5, 5, 12], [0, 9, 5, 99]], ids=str)
 def test_bad_packings_that_no_check_can_read_never_reach_memory(bounds):
     """Inside a compiled function the operator itself refuses them."""
-    for function, arrays in ((mlstm_packed, packed), (gru_packed, CASES["gru packed"][1])):
+    for function, arrays in (
+        (mlstm_packed, packed),
+        (gru_packed, CASES["gru packed"][1]),
+        (delta_packed, CASES["gated_delta_rule packed"][1]),
+    ):
         arrays = [x.detach() for x in arrays]
         with pytest.raises(ValueError, match="`cu_seqlens` is an array that"):
             compiled(compiled_free(function))(*arrays, torch.tensor(bounds))
@@ -229,6 +250,12 @@ def test_opcheck():
     bias, dy = x[1].new_ones(x[1].shape[:2]), x[1].new_ones(2, 6, 4, 3)
     _, _, *walked_after = OPERATORS.gru_forward(*x, bias, None, None, True, "torch", states)
     igate, fgate = (y.detach() for y in gates[3:])
+    *tokens, S = (y.detach() for y in CASES["gated_delta_rule"][1])
+    *packed_tokens, packed_S = (y.detach() for y in CASES["gated_delta_rule packed"][1])
+    options, do = (0.5, 0.1, 4, "torch"), tokens[2].new_ones(2, 10, 4, 4)
+    _, _, *starts = OPERATORS.gated_delta_rule_forward(*tokens, S, None, *options, ("starts",))
+    packed_call = *packed_tokens, packed_S, bounds, *options
+    _, _, *packed_starts = OPERATORS.gated_delta_rule_forward(*packed_call, ("starts",))
     for operator, arguments in (
         (OPERATORS.mlstm_forward, (q, k, v, i, f, C, n, m, None, 4, 0.1, True, True, "torch", keep)),
         (OPERATORS.mlstm_forward, (q, k, v, i, f, None, None, None, None, 0, 0.0, False, True, "torch", ())),
@@ -249,6 +276,13 @@ def test_opcheck():
         (OPERATORS.gru_forward, (*xp, None, bounds, None, False, "torch", ())),
         (OPERATORS.gru_backward, (*x, None, None, 0.5, False, "torch", dy, x[6], walked)),
         (OPERATORS.gru_backward, (*x, bias, None, 0.5, True, "torch", dy, x[6], walked_after)),
+        (OPERATORS.gated_delta_rule_forward, (*tokens, S, None, *options, ("starts",))),
+        (OPERATORS.gated_delta_rule_forward, (*tokens[:4], None, None, None, *options, ())),
+        (OPERATORS.gated_delta_rule_forward, (*packed_call, ())),
+        (OPERATORS.gated_delta_rule_backward, (*tokens, S, None, *options, do, S, starts)),
+        (OPERATORS.gated_delta_rule_backward, (*tokens[:4], None, None, None, *options, do, None, [None])),
+        (OPERATORS.gated_delta_rule_backward, (*packed_call, None, packed_S, packed_starts)),
+        (OPERATORS.gated_delta_step_forward, (*(x[:, 0] for x in tokens), S, 0.5, 0.1, "torch", ())),
         (OPERATORS.dtilde_matrix_forward, (igate, fgate, "torch")),
         (OPERATORS.dtilde_matrix_backward, (torch.ones(2, 5, 5).double(), fgate, "torch")),
     ):
@@ -291,6 +325,13 @@ def test_autocast(low):
     assert [y.dtype for y in outputs] == [low, torch.float32]
     agree(outputs, gru_dense(*(x.detach().to(low) for x in arrays[:6]), arrays[6].detach()))
     agree(inside, torch.autograd.grad(outputs, arrays, cotangents(outputs)))
+
+    arrays = [x.detach().float() for x in delta]
+    with torch.autocast("cpu", dtype=low):
+        outputs = delta_dense(*arrays)
+        stepped = gated_delta_step(*(x[:, 0] for x in arrays[:5]), arrays[5])
+    assert [y.dtype for y in (*outputs, *stepped)] == [low, torch.float32] * 2
+    agree(outputs, delta_dense(*(x.to(low) for x in arrays[:3]), *arrays[3:]))
     with torch.autocast("cpu", dtype=low):
         assert dtilde_matrix(gates[3].to(low), gates[4].float()).dtype == torch.float32
         assert causal_forget_matrix(gates[3].to(low)[..., 0]).dtype == torch.float32
@@ -327,6 +368,8 @@ def test_meta_tensors():
     h, C, _, m = mlstm_dense(*arrays)
     assert h.is_meta and h.shape == (2, 10, 2, 4) and C.shape == (2, 2, 3, 4) and m.shape == (2, 2)
     assert gru_dense(*(x.detach().to("meta") for x in CASES["gru"][1]))[0].shape == (2, 6, 4, 3)
+    o, S = delta_dense(*(x.detach().to("meta") for x in delta))
+    assert o.is_meta and o.shape == (2, 10, 4, 4) and S.shape == (2, 4, 3, 4)
 
 
 def test_inference_mode():

@@ -52,9 +52,9 @@ class Tokens(NamedTuple):
 
 
 class _Weights(NamedTuple):
-    """What the tokens of a chunk determine, with names as in this module's head: D, M, G without the scale and P, transposed,
-    ``(rows, L, L)``; y, e and scale · e, ``(rows, L, 1)``. M also has elements on its diagonal, which count for
-    nothing."""
+    """What the tokens of a chunk determine, with names as in this module's head: D, M, G without the scale and P, all
+    transposed, ``(rows, L, L)``; y, e and scale · e, ``(rows, L, 1)``. M also has elements on its diagonal, which count
+    for nothing."""
 
     D: Tensor
     M: Tensor
