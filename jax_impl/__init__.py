@@ -4,6 +4,7 @@ import _gatespec_clash  # noqa: F401  # before `reference` is imported
 from jax_impl._accumulate import accumulate_gradients, accumulate_gradients_loop, accumulate_gradients_scan
 from jax_impl._backends import KernelBackend, explain_backend
 from jax_impl._decay import causal_forget_matrix, dtilde_matrix
+from jax_impl._gated_delta_rule.api import gated_delta_rule, gated_delta_step
 from jax_impl._gru.api import gru
 from jax_impl._mlstm.api import mlstm, mlstm_step
 from jax_impl._mlstm.fwbw import fwbw_backward, fwbw_forward, mlstm_fwbw_custom_grad
@@ -31,6 +32,8 @@ __all__ = [
     "fold_rng_over_axis",
     "fwbw_backward",
     "fwbw_forward",
+    "gated_delta_rule",
+    "gated_delta_step",
     "gru",
     "mLSTM",
     "mLSTMBackendFwbw",

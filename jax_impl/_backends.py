@@ -36,7 +36,8 @@ class KernelBackend(Enum):
 
 
 COMPOSED = tuple(
-    Row(backend="xla", operation=operation) for operation in ("mlstm", "mlstm_step", "slstm", "slstm_step", "gru")
+    Row(backend="xla", operation=operation)
+    for operation in ("mlstm", "mlstm_step", "slstm", "slstm_step", "gru", "gated_delta_rule", "gated_delta_step")
 )
 KERNELS = with_proofs((sequence.ROW, decode.ROW, gru.ROW), read_proofs(Path(__file__).with_name("proofs.json")))
 

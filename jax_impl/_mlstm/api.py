@@ -16,10 +16,10 @@ import jax
 from jax_impl._arrays import JAX, is_array, matmul_precision
 from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
+from jax_impl._chunk_layout import chunk_length
 from jax_impl._mesh_axes import place
 from jax_impl._mlstm.arguments import Options
 from jax_impl._mlstm.autograd import run_mlstm, run_mlstm_step
-from jax_impl._mlstm.chunk_layout import chunk_length
 from jax_impl._mlstm.chunkwise import ChunkwiseOptions
 from jax_impl._mlstm.head_ranges import cpu_is_one_device
 from jax_impl._mlstm.sequence_parallel import check_sharded

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._mlstm.chunk_layout import chunk_table, join_axes, to_chunks
+from jax_impl._chunk_layout import chunk_table, join_axes, to_chunks
 from jax_impl._mlstm.inter_chunk import expand
 
 _LONGEST = 64

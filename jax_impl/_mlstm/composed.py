@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
+from jax_impl._chunk_layout import from_chunks, padded, to_chunks
 from jax_impl._gates import finite_stabiliser, log_sigmoid, stabilised_decay
 from jax_impl._mesh_axes import vary_like
 from jax_impl._mlstm import chunkwise, packed
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
-from jax_impl._mlstm.chunk_layout import PADDING, from_chunks, padded, to_chunks
+from jax_impl._mlstm.blocks import PADDING
 from jax_impl._mlstm.chunkwise import NOTHING_PRECOMPUTED, Chunks, Precomputed
 from jax_impl._mlstm.drift import Carried, LogWeights, after_single_step, begin, bounded, pass_on
 from jax_impl._mlstm.head_ranges import HeadRange, divided, joined, side_by_side

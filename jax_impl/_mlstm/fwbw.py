@@ -19,12 +19,13 @@ from jax.sharding import PartitionSpec as P
 
 from jax_impl._arrays import JAX, accumulation, matmul_precision, zeros_like_states
 from jax_impl._call_cache import cached_by_signature
+from jax_impl._chunk_layout import chunk_length, from_chunks, to_chunks
 from jax_impl._handwritten_gradient import handwritten_gradient, without_second_derivative
 from jax_impl._mesh_axes import partition, place, vary_alike, vary_to, varying_axes, with_auto_axes
 from jax_impl._mlstm import chunkwise, sequence_parallel
 from jax_impl._mlstm.arguments import Arguments, Gradients, Tokens
 from jax_impl._mlstm.arguments import Options as MLSTMOptions
-from jax_impl._mlstm.chunk_layout import PADDING, chunk_length, from_chunks, to_chunks
+from jax_impl._mlstm.blocks import PADDING
 from jax_impl._mlstm.chunkwise import Chunks, ChunkwiseOptions, ForwardPass, LogGates, Precomputed
 from jax_impl._mlstm.drift import begin, pass_on
 from jax_impl._mlstm.state import join_stabiliser_gradient, split_stabiliser_gradient, weighted

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
 from jax_impl._mlstm.arguments import Options
-from jax_impl._mlstm.chunk_layout import block_size
+from jax_impl._mlstm.blocks import block_size
 
 COUNT = 2
 """Number of ranges."""

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_impl._chunk_layout import join_axes, to_chunks
 from jax_impl._mlstm.arguments import Arguments, Options, Tokens
+from jax_impl._mlstm.blocks import PADDING, block_size
 from jax_impl._mlstm.by_sequence import Tiles
-from jax_impl._mlstm.chunk_layout import PADDING, block_size, join_axes, to_chunks
 from jax_impl._mlstm.chunkwise import Chunks
 from jax_impl._mlstm.inter_chunk import Memory
 from jax_impl._mlstm.packed_sequences import Borders, FinalCotangents, InitialReads, Sequences

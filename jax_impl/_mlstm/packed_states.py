@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum
+from jax_impl._chunk_layout import join_axes
 from jax_impl._mlstm import isolation
 from jax_impl._mlstm.arguments import Arguments, Options, Tokens
 from jax_impl._mlstm.by_sequence import Tiles
-from jax_impl._mlstm.chunk_layout import join_axes
 from jax_impl._mlstm.drift import begin, pass_on
 from jax_impl._mlstm.inter_chunk import Memory, expand
 from jax_impl._mlstm.packed_inputs import CotangentsByToken, Packing, ReadsByToken, from_blocks

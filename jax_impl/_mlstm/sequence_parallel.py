@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import einsum, zeros_like_states
+from jax_impl._chunk_layout import to_chunks
 from jax_impl._gates import (
     finite_stabiliser,
     log_sigmoid,
@@ -35,7 +36,6 @@ from jax_impl._gates import (
 from jax_impl._handwritten_gradient import handwritten_gradient
 from jax_impl._mesh_axes import place, vary_like, varying_axes
 from jax_impl._mlstm.arguments import Arguments, Options, Result, Tokens
-from jax_impl._mlstm.chunk_layout import to_chunks
 from jax_impl._mlstm.drift import Carried, pass_on, without_drift
 from jax_impl._mlstm.inter_chunk import expand, stabilisers
 from jax_impl._mlstm.state import given_or_zeros

@@ -95,6 +95,7 @@ def test_batches(framework, B):
     check(framework, inputs((B, 40), HEADS, 5, 4, sequences=B))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("decay, resets", [(0.1, 0.05), (0.1, 1.0), (100.0, 0.0), (100.0, 0.1), (1e-6, 0.0)])
 def test_resets_and_strong_gates(framework, decay, resets, dtype):
@@ -120,6 +121,7 @@ def test_nothing_before_a_reset_counts(framework, at):
             assert relative_error(framework.numpy(x), framework.numpy(y)) < ROUNDOFF["float64"]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("dtype", ROUNDOFF)
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3, "qk_norm_eps": 1e-6}], ids=str)
 @pytest.mark.parametrize("beta", [True, False])

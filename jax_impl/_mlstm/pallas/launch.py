@@ -9,9 +9,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_impl._chunk_layout import ChunkTable, chunk_table, gather_chunks, gather_tokens, join_axes
 from jax_impl._handwritten_gradient import without_second_derivative
 from jax_impl._mlstm.arguments import Arguments, Gradients, Options, Result, Tokens
-from jax_impl._mlstm.chunk_layout import PADDING, ChunkTable, chunk_table, gather_chunks, gather_tokens, join_axes
+from jax_impl._mlstm.blocks import PADDING
 from jax_impl._mlstm.composed import add_step_axis, drop_step_axis
 from jax_impl._mlstm.drift import is_exact
 from jax_impl._mlstm.pallas import decode, sequence

@@ -1,7 +1,6 @@
-"""Sequences of any length in chunks of one length: dense by padding, packed by a table of chunks; chunks in blocks.
+"""Sequences of any length in chunks of one length: dense by padding, packed by a table of chunks.
 
-A chunk that extends beyond the end of its sequence is padded with steps that change nothing: they write nothing
-(i = −∞) and forget nothing (f = +∞).
+A chunk that extends beyond the end of its sequence is padded with steps that change nothing.
 """
 
 import math
@@ -12,35 +11,19 @@ import jax
 import jax.numpy as jnp
 
 from jax_impl._arrays import is_symbolic
-from jax_impl._mlstm.arguments import Options
 from jax_impl._packing import indices, sequence_of_tokens
 
-PADDING = {"i": -jnp.inf, "f": jnp.inf}
-"""Padding values of the inputs by name; all other inputs are padded with 0."""
 
+def chunk_length(S: int, chunk_size: int | None, most: int = 64) -> int:
+    """Steps per chunk: ``chunk_size``, or if that is None, the length of equal chunks of at most ``most`` steps.
 
-def chunk_length(S: int, chunk_size: int | None) -> int:
-    """Steps per chunk: ``chunk_size``, or if that is None, the length of equal chunks of at most 64 steps.
-
-    For a symbolic S, which jax.export allows, it is 64, or a smaller ``chunk_size``: it must not depend on S.
+    For a symbolic S, which jax.export allows, it is ``most``, or a smaller ``chunk_size``: it must not depend on S.
     """
     if chunk_size is None:
-        return 64 if is_symbolic(S) else max(1, -(-S // max(1, -(-S // 64))))
+        return most if is_symbolic(S) else max(1, -(-S // max(1, -(-S // most))))
     # An array of one integer is accepted, but no static option of a compiled function may be an array.
     longest = operator.index(chunk_size)
-    return min(64, longest) if is_symbolic(S) else max(1, min(longest, S))
-
-
-def block_size(options: Options, B: int, S: int, N: int) -> int:
-    """Steps per block, which bounds the memory in use.
-
-    It is a whole number of chunks, in blocks of equal length; one chunk if a size is symbolic.
-    """
-    L = options.chunkwise.L
-    if is_symbolic(B, S):
-        return L
-    blocks = max(1, -(-B * S * N // options.block))
-    return L * max(1, -(-S // (blocks * L)))
+    return min(most, longest) if is_symbolic(S) else max(1, min(longest, S))
 
 
 class SequenceBounds(NamedTuple):
