@@ -28,10 +28,15 @@ def gru(*x):
     return jax_impl.gru(*x)
 
 
+def gated_delta_rule(*x):
+    return jax_impl.gated_delta_rule(*x[:5], initial_state=x[5])
+
+
 TOKENS, STATES = ("B", "S", "N"), ("B", "N")
 CALLS = {
     "mlstm": (mlstm, [(*TOKENS, K)] * 3 + [TOKENS] * 2 + [(*STATES, K, K), (*STATES, K), STATES]),
     "slstm": (slstm, [(*TOKENS, H)] * 4 + [("N", H, H)] * 4 + [(*STATES, H)] * 4),
+    "gated_delta_rule": (gated_delta_rule, [(*TOKENS, K)] * 2 + [(*TOKENS, H)] + [TOKENS] * 2 + [(*STATES, K, H)]),
     "gru": (gru, [(*TOKENS, H), ("N", H, H)] * 3 + [(*STATES, H)]),
 }
 """Functions, and the axes of their arrays."""
