@@ -238,27 +238,27 @@ def gated_delta_step(x: StepArguments, keep: Sequence[str]) -> tuple[StepResult,
 
 
 def _step(x: StepArguments) -> StepResult:
-    B, N, K, V = x.S.shape
-    dtype = x.S.dtype
-
-    def rows(part: Tensor) -> Tensor:
-        """``(B, heads)`` or ``(B, heads, ·)`` → ``(B·N, 1, ·)``."""
-        part = part.to(dtype).view(*part.shape, *(1,) * (3 - part.ndim))
-        if part.shape[1] != N:
-            part = part.repeat_interleave(N // part.shape[1], 1)
-        return part.reshape(B * N, 1, part.shape[-1])
-
-    qk = torch.cat([rows(x.q), rows(x.k)], 1)
-    _normalise(qk, x.qk_norm_eps)
-    q, k = (qk[:, :1] * x.scale), qk[:, 1:]
-    decay, S = rows(x.g).exp(), x.S.reshape(B * N, K, V)
+    (B, N, K, V), dtype, out = x.S.shape, x.S.dtype, x.v.dtype
+    q, k, v, g, beta = x[:5]
+    if out is not dtype:
+        q, k, v = (part.to(dtype) for part in (q, k, v))
+    decay = g.to(dtype).exp()
+    q, k, v, decay = (
+        part if part.shape[1] == N else part.repeat_interleave(N // part.shape[1], 1) for part in (q, k, v, decay)
+    )
+    qk = torch.stack((q, k), 2).view(B * N, 2, K)
+    if x.qk_norm_eps is not None:
+        _normalise(qk, x.qk_norm_eps)
+    S, decay = x.S.reshape(B * N, K, V), decay.reshape(B * N, 1, 1)
     read = torch.bmm(qk, S).mul_(decay)
-    u = rows(x.v) - read[:, 1:]
-    if x.beta is not None:
-        u *= rows(x.beta)
-    o = (read[:, :1] * x.scale).addcmul_((q * k).sum(-1, keepdim=True), u)
+    u = v.reshape(B * N, 1, V) - read[:, 1:]
+    if beta is not None:
+        beta = beta.to(dtype)
+        u *= (beta if beta.shape[1] == N else beta.repeat_interleave(N // beta.shape[1], 1)).reshape(B * N, 1, 1)
+    q, k = qk[:, :1], qk[:, 1:]
+    o = torch.addcmul(read[:, :1], (q * k).sum(-1, keepdim=True), u).mul_(x.scale)
     S = torch.mul(S, decay).addcmul_(k.mT, u)
-    return StepResult(o.view(B, N, V).to(x.v.dtype), S.view(B, N, K, V))
+    return StepResult(o.view(B, N, V).to(out), S.view(B, N, K, V))
 
 
 NO_STEP_RESIDUALS = NoResiduals()
