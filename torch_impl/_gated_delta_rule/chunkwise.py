@@ -84,7 +84,8 @@ def _weights(x: Tokens, scale: float) -> _Weights:
 def _inverse(M: Tensor) -> Tensor:
     """``(1 + M)⁻¹`` for the part of M above its diagonal."""
     one = torch.eye(M.shape[-1], dtype=M.dtype, device=M.device).expand_as(M)
-    return torch.linalg.solve_triangular(M, one, upper=True, unitriangular=True)
+    # On a CPU twice as fast as with the unknown on the right.
+    return torch.linalg.solve_triangular(M, one, upper=True, left=False, unitriangular=True)
 
 
 def _by_rank(ranks: Ranks, N: int) -> list[tuple[slice, int]]:
