@@ -22,8 +22,8 @@ from jax_impl._chunk_layout import chunk_table, from_chunks, gather_chunks, gath
 from jax_impl._gated_delta_rule.arguments import Arguments, Options, Result, Tokens
 from jax_impl._gates import forget_matrix
 
-PADDING = Tokens(q=1.0, k=1.0, v=0.0, g=0.0, beta=0.0)
-"""A step that leaves the state as it is, and whose q and k can be divided by their length."""
+PADDING = (1.0, 1.0, 0.0, 0.0, 0.0)
+"""q, k, v, g and β of a step that leaves the state as it is, and whose q and k can be divided by their length."""
 
 
 def whole(options: Options, x: Arguments) -> Result:

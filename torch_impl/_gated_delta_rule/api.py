@@ -125,9 +125,9 @@ def _request(
     q, k, v, g, beta=None, *,
     initial_state=None, scale=None, qk_norm_eps=None, cu_seqlens=None, max_seqlen=None, chunk_size=None,
 ) -> Request:  # fmt: skip
-    arrays = _autocast(q, k, v, g, beta, initial_state)
-    call = _check(*arrays, scale, qk_norm_eps, cu_seqlens, max_seqlen, chunk_size)
-    return request(call, arrays[2], cu_seqlens is not None)
+    q, k, v, g, beta, S = _autocast(q, k, v, g, beta, initial_state)
+    call = _check(q, k, v, g, beta, S, scale, qk_norm_eps, cu_seqlens, max_seqlen, chunk_size)
+    return request(call, v, cu_seqlens is not None)
 
 
 def gated_delta_step(
@@ -178,5 +178,5 @@ _step_cached = cached_by_signature(_step_checked)
 
 @explains("gated_delta_step")
 def _step_request(q, k, v, g, beta, state, *, scale=None, qk_norm_eps=None) -> Request:
-    arrays = _autocast(q, k, v, g, beta, state)
-    return request(check_gated_delta_step(TORCH, *arrays, scale, qk_norm_eps), arrays[2])
+    q, k, v, g, beta, state = _autocast(q, k, v, g, beta, state)
+    return request(check_gated_delta_step(TORCH, q, k, v, g, beta, state, scale, qk_norm_eps), v)

@@ -33,8 +33,9 @@ SEQUENCES = Operation(
 
 
 def _step_gradients(x: StepArguments, cotangents: StepCotangents, residuals: NoResiduals) -> Sequence[Tensor]:
-    tokens = (None if part is None else part.unsqueeze(1) for part in x[:5])
-    whole = Arguments(*tokens, S=x.S, scale=x.scale, qk_norm_eps=x.qk_norm_eps, backend=x.backend)
+    q, k, v, g = (part.unsqueeze(1) for part in (x.q, x.k, x.v, x.g))
+    beta = None if x.beta is None else x.beta.unsqueeze(1)
+    whole = Arguments(q, k, v, g, beta, S=x.S, scale=x.scale, qk_norm_eps=x.qk_norm_eps, backend=x.backend)
     do, dS = cotangents
     *gradients, dS = SEQUENCES.gradients(whole, Cotangents(None if do is None else do.unsqueeze(1), dS), ())
     return *(dx.squeeze(1) for dx in gradients), dS

@@ -7,7 +7,7 @@ the tokens and the state at the start of every chunk.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -197,8 +197,8 @@ def gated_delta_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Resi
     return Result(o, state), Residuals(saved)
 
 
-def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor | None]:
-    """Gradients of q, k, v, g, beta and of the initial state."""
+def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Any]:
+    """Gradients of q, k, v, g, beta (None if it is not given) and of the initial state."""
     saved = residuals.starts
     if saved is None:
         saved = gated_delta_forward(x, ("starts",))[1].starts
