@@ -8,7 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_impl import MLSTMState, gru, mlstm, mlstm_step
+from torch_impl import MLSTMState, gated_delta_rule, gated_delta_step, gru, mlstm, mlstm_step
+from torch_impl._gated_delta_rule import autograd as delta
 from torch_impl._gru.autograd import GRU
 from torch_impl._mlstm.autograd import SEQUENCES, STEP
 
@@ -33,6 +34,8 @@ CALLS = {
     "step": (STEP, step, arrays(*[(B, N, H)] * 3, *[(B, N)] * 2, (B, N, H, H), (B, N, H), (B, N))),
     "dense": (SEQUENCES, lambda *x: (mlstm(*x),), arrays(*[(B, S, N, H)] * 3, *[(B, S, N)] * 2)),
     "packed": (SEQUENCES, packed, arrays(*[(S, N, H)] * 3, *[(S, N)] * 2)),
+    "delta": (delta.SEQUENCES, gated_delta_rule, arrays(*[(B, S, N, H)] * 3, *[(B, S, N)] * 2)),
+    "delta step": (delta.STEP, gated_delta_step, arrays(*[(B, N, H)] * 3, *[(B, N)] * 2, (B, N, H, H))),
     "gru": (GRU, gru, arrays(*[(B, S, N, H), (N, H, H)] * 3)),
 }
 
