@@ -13,7 +13,7 @@ from conformance import __version__
 from conformance.base.dtypes import FLOATING
 from conformance.base.exceptions import SuiteFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
-from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, RunOptions, time_limit
+from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, time_limit
 from conformance.base.streams import wrapped
 from conformance.failures import save
 from conformance.judge.workers import TargetFailedError, Workers
@@ -147,7 +147,7 @@ def run_command(targets: tuple[str, ...], verbose: bool, **given: Any) -> None:
     outputs = {name: given.pop(name.replace("-", "_")) for name in _OUTPUTS}
     # The worker of the first target imports it while this process imports the modules for reports and options.
     limit = time_limit(given["timeout"], quick=given["quick"], sizes=given["sizes"] is not None)
-    first = Workers(targets[0], given["framework"], given["device"], limit, save)
+    first = Workers(targets[0], given["framework"], given["device"], limit, save, given["spec"])
     try:
         status = _run(first, targets, outputs, given, verbose)
     except UsageError as error:
@@ -177,7 +177,7 @@ def _run(
     console = Console()
     reports, unusable, suite_failed, interrupted = [], [], False, False
     for number, (target, own) in enumerate(zip(targets, run.in_own_places(targets, options), strict=True)):
-        workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout, save)
+        workers = first if number == 0 else Workers(target, own.framework, own.device, own.timeout, save, own.spec)
         try:
             info = workers.info()
             if info.guessed:
@@ -228,12 +228,13 @@ def _run(
 
 @main.command("laws")
 @click.option("--op", "ops", metavar="NAME", multiple=True, help="Only laws about this operation.")
-def laws_command(ops: tuple[str, ...]) -> None:
+@click.option("--spec", metavar="PATH", type=_FILE, help="File that states recurrences of your own.")
+def laws_command(ops: tuple[str, ...], spec: Path | None) -> None:
     """List the laws, each with its sentence and its equation."""
-    from conformance.judge.selection import selected
+    from conformance.judge.selection import options_of, selected
     from conformance.report.console import show_laws
 
     try:
-        show_laws(Console(), selected(RunOptions(ops=ops)))
+        show_laws(Console(), selected(options_of(ops=ops, spec=spec)))
     except UsageError as error:
         raise click.UsageError(str(error)) from error

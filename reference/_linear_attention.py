@@ -79,7 +79,7 @@ def gla(
 def gated_delta_rule(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, beta: np.ndarray | None = None, *,
     initial_state: np.ndarray | None = None, scale: float | None = None, qk_norm_eps: float | None = None,
-    cu_seqlens: np.ndarray | None = None, max_seqlen: int | None = None,
+    cu_seqlens: np.ndarray | None = None, max_seqlen: int | None = None, chunk_size: int | None = None,
     kernel_backend: KernelBackend | str | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """The delta rule with a decay per head, over whole sequences, dense or packed.
@@ -102,6 +102,7 @@ def gated_delta_rule(
         qk_norm_eps: ε, with which q and k are first divided by ``√(Σx² + ε)``; None leaves them as they are.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
+        chunk_size: at least 1, or None; fast implementations compute so many steps at a time, this loop one.
         kernel_backend: None or ``numpy``.
 
     Returns:
@@ -113,6 +114,7 @@ def gated_delta_rule(
         ValueError: shapes disagree, a head count does not divide N, an option is out of range, or `cu_seqlens` is not a
             valid packing.
     """
+    Call("gated_delta_rule", NUMPY).integer("chunk_size", chunk_size, 1, optional=True)
     options = (initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
     return _forward(_GATED_DELTA, (q, k, v, g, beta), options, kernel_backend)
 

@@ -58,6 +58,7 @@ class RunOptions:
         quick: only the laws that are marked as quick, in float32 unless a dtype is named, on short sequences; a run
             that finds a failure takes no longer than one that finds none.
         sizes: sizes of the calls, by their letters; laws are then tried on calls of these sizes alone.
+        spec: a file that states recurrences, of which the target is judged.
         known_failures: laws that may break (`conformance.judge.known_failures.KnownFailure`).
         failures: the directory for a script for each failure; None to save none.
         shrink_seconds: how long to look for a smaller case after a law broke.
@@ -78,6 +79,7 @@ class RunOptions:
     strict: bool = False
     quick: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
+    spec: Path | None = None
     known_failures: tuple[Any, ...] = ()
     failures: Path | None = None
     shrink_seconds: float = SHRINK_SECONDS
@@ -133,6 +135,7 @@ _TIMEOUT = (
     "Time limit for one case; a call that takes longer is stopped and breaks its law.  "
     f"[default: {TIMEOUT:g}; {QUICK_TIMEOUT:g} with --quick, {SIZES_TIMEOUT:g} with --sizes]"
 )
+_SPEC = "File that states recurrences of your own, in Python; it is run, and only they are judged."
 _JOBS = "Number of processes for a target.  [default: 2 on a CPU of two cores or more, else 1]"
 _STRICT = "Fail for laws that cannot be tried and for known failures that pass, too."
 _CONTRACT = "Require gatespec's own decisions too, where other implementations may differ."
@@ -154,6 +157,7 @@ OFFERED = (
     _offered("jobs", _JOBS, "count", "N", pytest=False),
     _offered("strict", _STRICT, "flag", pytest=False),
     _offered("contract", _CONTRACT, "flag"),
+    _offered("spec", _SPEC, "file", "PATH"),
     _offered("known-failures", "File of ids of laws that may break, each with a reason.", "file", "PATH"),
     _offered("failures", "Directory for the scripts of failures.", "directory", "DIR", default="reports/failures"),
 )

@@ -204,6 +204,7 @@ _PINNED: dict[str, dict[str, Any]] = {
     # Gates that keep a memory matter only if there is one.
     "held": {"gates": "ordinary", "held": 1.0, "scale": 1.0, **DENSE, "state": "random"},
 }
+_PINNED_WITHOUT_HOLDING = {**_PINNED, "held": {"gates": "remembering", "scale": 1.0, **DENSE}}
 
 
 @st.composite
@@ -216,7 +217,6 @@ def dynamic(
     state: bool | None,
     regimes: tuple[str, ...] = GATES,
     long: tuple[str, ...] = ("changing", "resets", "mixed"),
-    pins: Mapping[str, dict[str, Any]] = _PINNED,
 ) -> dict[str, Any]:
     """Draw the fields of a recurrence's case that do not affect shapes.
 
@@ -225,7 +225,6 @@ def dynamic(
         largest: the largest scale.
         state: whether an initial memory is given, of one kind or another; None if the fields do not say its kind, and
             no gates hold it.
-        pins: the fields of pinned cases.
     """
     if limits.stratum == USUAL:
         return _usual(draw, limits, state)
@@ -241,6 +240,7 @@ def dynamic(
     fields["cotangent_scale"] = draw(st.sampled_from((1.0, *COTANGENT_SCALES)))
     fields["layout"] = draw(st.sampled_from(limits.layouts))
     fields["seed"] = draw(SEEDS)
+    pins = _PINNED_WITHOUT_HOLDING if state is None else _PINNED
     return {**fields, **pins.get(limits.pin, {})}
 
 
@@ -337,7 +337,10 @@ _kinds: dict[str, tuple[ToFields, FromFields]] = {}
 
 
 def register(
-    *, to_fields: ToFields = lambda case: vars(case), from_fields: FromFields | None = None
+    *,
+    to_fields: ToFields = lambda case: vars(case),
+    from_fields: FromFields | None = None,
+    instead: bool = False,
 ) -> Callable[[Class], Class]:
     """Allow the decorated class of cases to be written and read under its own name.
 
@@ -345,13 +348,14 @@ def register(
         to_fields: returns the stored part of a case, plain values by name; by default every field of the dataclass.
         from_fields: restores the case from the stored part (with tuples where there were tuples); by default the class
             is called with it.
+        instead: whether it may replace a class of the same name, as one that is made anew where a file is read again.
 
     Raises:
         ValueError: another class already has that name.
     """
 
     def join(cls: Class) -> Class:
-        if cls.__name__ in _kinds:
+        if cls.__name__ in _kinds and not instead:
             raise ValueError(f"there is a class of cases named {cls.__name__} already")
         _kinds[cls.__name__] = to_fields, from_fields or (lambda kept: cls(**kept))
         return cls

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from conformance.base.dtypes import Array
 from conformance.cases._case import (
     AS_DRAWN,
-    DENSE,
     LONG_STEPS,
     USUAL,
     Limits,
@@ -160,13 +159,6 @@ _PACKED_GRU_TABLE = {
 }
 
 
-_PINS: dict[str, dict[str, Any]] = {
-    "well-conditioned": {"gates": "ordinary", "scale": 1.0, **DENSE},
-    "small magnitude": {"gates": "small", "scale": 0.01, **DENSE, "cotangent_scale": 1e6},
-    "held": {"gates": "remembering", "scale": 1.0, **DENSE},
-}
-
-
 def _dynamic(limits: Limits) -> st.SearchStrategy[dict[str, Any]]:
     return dynamic(
         limits,
@@ -175,7 +167,6 @@ def _dynamic(limits: Limits) -> st.SearchStrategy[dict[str, Any]]:
         state=None,
         regimes=GRU_GATES,
         long=("remembering", "ordinary"),
-        pins=_PINS,
     )
 
 

@@ -55,7 +55,10 @@ class LawTests:
             UsageError: the tests cannot be made; the text says what to write.
         """
         options, targets = _options(option), option("conformance_implementation")
-        workers = [Workers(target, options.framework, options.device, options.timeout, save) for target in targets]
+        workers = [
+            Workers(target, options.framework, options.device, options.timeout, save, options.spec)
+            for target in targets
+        ]
         try:
             infos = [each.info() for each in workers]
         except (UsageError, TargetFailedError) as error:

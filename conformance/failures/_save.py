@@ -30,6 +30,7 @@ from conformance.frameworks.targets import file_and_attribute
 from conformance.judge.outcome import Counterexample, Found
 from conformance.laws import Law
 from conformance.laws.checker import LawError
+from conformance.operations import specification_of
 
 SECONDS = 60.0
 """Seconds that a script may take: it loads a framework and, if the framework compiles, compiles one call."""
@@ -211,6 +212,7 @@ def replay_script(implementation: Implementation, law: Law, dtype: str, found: F
         framework=implementation.framework,
         device=implementation.device,
         kernel_backend=implementation.kernel_backend,
+        spec=specification_of(law.op),
     )
     marker = f"{law.id} is broken"
     if not isinstance(found.error, LawError | WrongResultError):

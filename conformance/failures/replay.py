@@ -12,6 +12,7 @@ from conformance.cases import from_json
 from conformance.frameworks.targets import load
 from conformance.judge.search import retried
 from conformance.laws import all_laws
+from conformance.operations import add_specification
 
 
 def replay(
@@ -24,6 +25,7 @@ def replay(
     framework: str | None = None,
     device: str = "cpu",
     kernel_backend: str | None = None,
+    spec: str | None = None,
 ) -> str | None:
     """Try ``law`` on ``case``.
 
@@ -34,6 +36,7 @@ def replay(
         case: the case as `conformance.cases.to_json` wrote it.
         arrays: a file with the inputs of every call. Those of the first call must equal, bit for bit, those that the
             case draws here; otherwise this is not the stored case.
+        spec: the file that states the law's recurrence.
 
     Returns:
         What broke the law; None if it holds.
@@ -42,6 +45,8 @@ def replay(
         UsageError: there is no such law or target, or the arrays differ.
         RefusedError: the target refuses the case.
     """
+    if spec is not None:
+        add_specification(Path(spec))
     laws = {each.id: each for each in all_laws()}
     if law not in laws:
         raise UsageError(f"there is no law {law!r}; `gatespec laws` lists them")

@@ -5,10 +5,11 @@ The envelope, the causes of failures and the search refer to the same features b
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from conformance.features import fwbw, gru, mlstm, slstm, sums
+from conformance.cases import Drawn
+from conformance.features import fwbw, gru, mlstm, recurrence, slstm, sums
 from conformance.features.feature import Feature, avoiding, of_field
 from conformance.operations import BY_LAWS, Operation, Option
 
@@ -44,7 +45,13 @@ _DESCRIBED = {
 
 def described(operation: Operation) -> Described:
     """The features and the exemplary cases of an operation."""
-    return _DESCRIBED[operation.about]
+    return _DESCRIBED[operation.about] if operation.drawn is None else _of_stated(operation.drawn)
+
+
+@cache
+def _of_stated(drawn: Drawn) -> Described:
+    features = tuple(recurrence.features(drawn))
+    return Described(features=features, plain=partial(recurrence.plain, drawn), rich=partial(recurrence.rich, drawn))
 
 
 def features_of(op: Operation | str) -> tuple[Feature, ...]:

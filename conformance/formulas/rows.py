@@ -1,18 +1,19 @@
 """The rows of an operation as formulas: what the specification computes with one line changed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from conformance import oracle
 from conformance.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
 from conformance.operations import Operation
 from conformance.rows import ROWS, sizes
 from conformance.rows.row import Row
 from conformance.specification import traced
-from conformance.specification.changed import changed
+from conformance.specification.changed import Specification, changed
 
 
 class DoesNotRunError(Exception):
@@ -28,6 +29,12 @@ def formulas_of_rows(operation: Operation) -> Iterator[Formula]:
 
     Rows that begin with a size are left out: at what size a fault begins is found by bisection.
     """
+    if operation.drawn is not None:
+        for fault, version in operation.drawn.stated.wrong.items():
+            compute = partial(_version, operation, version)
+            yield Formula(
+                name=f"the recurrence with a fault: {fault}", compute=compute, changes_value=True, change={}, alone=True
+            )
     for row in ROWS:
         if row.op == operation.about and row.module not in CHECKS and row not in sizes.ROWS:
             name = f"the specification with a fault: {row.name}"
@@ -70,6 +77,25 @@ def _computed(
     with traced.tracing(specification.modules):
         results = operation.call(specification.function(operation.name), given, options)
     return outputs | {f"gradient of {name}": x for name, x in traced.gradients(results, cotangents, given).items()}
+
+
+def _version(
+    operation: Operation,
+    version: Callable[[], Specification],
+    arrays: Values,
+    options: Mapping[str, Any],
+    cotangents: Values | None,
+) -> Computed:
+    """Outputs and gradients of a stated recurrence with a fault."""
+    assert operation.drawn is not None
+    stated, specification = operation.drawn.stated, version()
+    options = {name: option for name, option in options.items() if name in stated.options}
+    with np.errstate(all="ignore"):
+        outputs = stated.called(specification, arrays, options)
+    if cotangents is None:
+        return outputs
+    gradients = oracle.by_tape(stated, specification, arrays, options, cotangents)
+    return outputs | {f"gradient of {name}": x for name, x in gradients.items()}
 
 
 def _outputs(operation: Operation, arrays: Values, options: Mapping[str, Any], *rows: Row) -> Computed:

@@ -14,7 +14,7 @@ from typing import Any
 
 from conformance.base.exceptions import UsageError, name_of, raised_by_target, shortened, text_of
 from conformance.frameworks.implementation import Implementation
-from conformance.operations import BACKWARDS, HELPERS, PUBLIC
+from conformance.operations import OPERATIONS, functions, specification_of
 
 ENTRY_POINTS = "gatespec.implementations"
 
@@ -39,13 +39,14 @@ def find(target: str) -> tuple[dict[str, Any], str]:
         # The whole of a long one is below, in the traceback.
         last = last if len(last) <= HEADLINE else f"{last[:HEADLINE]}…"
         raise ImportFailedError(f"{target} cannot be imported: {last}\n\n{own}") from error
-    functions = {name: offered[name] for name in (*PUBLIC, *BACKWARDS, *HELPERS) if callable(offered.get(name))}
-    if not any(name in PUBLIC for name in functions):
-        raise UsageError(f"{target} offers none of the contract's names; define at least one of {', '.join(PUBLIC)}")
+    found = {name: offered[name] for name in functions() if callable(offered.get(name))}
+    if not any(name in OPERATIONS for name in found):
+        names = ", ".join([name for name in OPERATIONS if specification_of(name)] or OPERATIONS)
+        raise UsageError(f"{target} offers none of the contract's names; define at least one of {names}")
     home = offered.get("__name__")
     if not isinstance(home, str):
-        home = next(getattr(f, "__module__", "") or "" for name, f in functions.items() if name in PUBLIC)
-    return functions, home
+        home = next(getattr(f, "__module__", "") or "" for name, f in found.items() if name in OPERATIONS)
+    return found, home
 
 
 def _namespace(target: str) -> dict[str, Any]:
@@ -78,12 +79,12 @@ def _attribute_of(found: Any, name: str, attribute: str) -> Any:
 
 def _members(found: Any, target: str) -> dict[str, Any]:
     if isinstance(found, ModuleType):
-        return {name: getattr(found, name, None) for name in (*dir(found), *PUBLIC, "__name__")}
+        return {name: getattr(found, name, None) for name in (*dir(found), *OPERATIONS, "__name__")}
     if isinstance(found, Mapping):
         return dict(found)
-    if inspect.isfunction(found) or (callable(found) and getattr(found, "__name__", None) in PUBLIC):
+    if inspect.isfunction(found) or (callable(found) and getattr(found, "__name__", None) in OPERATIONS):
         return {getattr(found, "__name__", ""): found}
-    offered = {name: getattr(found, name) for name in (*PUBLIC, *BACKWARDS, *HELPERS) if hasattr(found, name)}
+    offered = {name: getattr(found, name) for name in functions() if hasattr(found, name)}
     if not offered:
         raise UsageError(
             f"{target} is a {type(found).__name__} without any of the contract's names; expected a module, "

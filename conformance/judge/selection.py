@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from conformance.base.options import (
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.known_failures import read
 from conformance.laws import Law, all_laws
+from conformance.operations import OPERATIONS, add_specification
 
 if TYPE_CHECKING:
     from conformance.frameworks.targets import TargetInfo
@@ -33,6 +35,8 @@ def options_of(
     timeout: float | None = None,
     quick: bool = False,
     sizes: str | None = None,
+    spec: Path | None = None,
+    ops: tuple[str, ...] = (),
     **given: Any,
 ) -> RunOptions:
     """The options of a run; those that were not given depend on the circumstances.
@@ -41,12 +45,16 @@ def options_of(
         known_failures: the file of known failures.
         sizes: ``B=2,S=4096,K=128``: the sizes of all calls; None for those that the suite chooses.
         timeout: seconds that one case may take; None for the default, which is shorter in a quick run.
-        quick, given: other fields of `RunOptions`.
+        spec: a file that states recurrences.
+        quick, ops, given: other fields of `RunOptions`.
 
     Raises:
         UsageError: a name is unknown, no law is left, or a file cannot be read.
     """
+    stated = () if spec is None else tuple(add_specification(spec))
     options = RunOptions(
+        spec=spec,
+        ops=tuple(ops) or stated,
         known_failures=() if known_failures is None else read("known-failures", known_failures),
         timeout=time_limit(timeout, quick=quick, sizes=sizes is not None),
         quick=quick,
@@ -73,12 +81,14 @@ def _sizes(text: str) -> dict[str, int]:
     Raises:
         UsageError: it is not a list of known sizes, each with a number of at least 1.
     """
+    own = (record.drawn.letters for record in OPERATIONS.values() if record.drawn is not None)
+    known = dict.fromkeys((*SIZES, *chain.from_iterable(own)))
     found = {}
     for part in text.split(","):
         name, _, number = (each.strip() for each in part.partition("="))
-        if name not in SIZES or name in found or not number.isdigit() or not int(number):
+        if name not in known or name in found or not number.isdigit() or not int(number):
             raise UsageError(
-                f"--sizes {text!r}: {part.strip()!r} is not one of {', '.join(SIZES)} with a number of at least 1, "
+                f"--sizes {text!r}: {part.strip()!r} is not one of {', '.join(known)} with a number of at least 1, "
                 "each once; give for example --sizes B=2,S=4096,N=16,K=128,V=256"
             )
         found[name] = int(number)

@@ -7,6 +7,7 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformance.base.exceptions import UsageError
@@ -48,7 +49,14 @@ def ending(exitcode: int | None) -> tuple[str, str]:
         return "abort", f"signal {-exitcode}"
 
 
-def work(connection: Connection, target: str, framework: str | None, device: str, save: "Save | None") -> None:
+def work(
+    connection: Connection,
+    target: str,
+    framework: str | None,
+    device: str,
+    save: "Save | None",
+    spec: Path | None = None,
+) -> None:
     """The main function of a worker: load the target, try groups of laws, and report the result of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_writable()
@@ -57,8 +65,11 @@ def work(connection: Connection, target: str, framework: str | None, device: str
     try:
         from conformance.frameworks.targets import ImportFailedError, info_of, load
         from conformance.judge.runner import Runner
+        from conformance.operations import add_specification
 
         try:
+            if spec is not None:
+                add_specification(spec)
             implementation = load(target, framework, device)
         except UsageError as error:
             connection.send(("usage", str(error)))

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformance.base.exceptions import SuiteFailedError, UsageError
@@ -90,11 +91,20 @@ class Workers:
         framework: the framework of its functions; None to detect it from its imports.
         timeout: seconds that one case may take.
         save: saves the script of a failure, in a worker; None to save none.
+        spec: a file that states recurrences, which targets may have.
     """
 
-    def __init__(self, target: str, framework: str | None, device: str, timeout: float, save: "Save | None" = None):
+    def __init__(
+        self,
+        target: str,
+        framework: str | None,
+        device: str,
+        timeout: float,
+        save: "Save | None" = None,
+        spec: Path | None = None,
+    ):
         self.finished: dict[int, LawResult] = {}
-        self._loading = (target, framework, device, save)
+        self._loading = (target, framework, device, save, spec)
         self._timeout = timeout
         self._options: RunOptions | None = None
         self._workers: list[_Worker] = []

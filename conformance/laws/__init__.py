@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from conformance.base.dtypes import FLOATING
 from conformance.cases import STRATA
-from conformance.operations import ABOUT, LAW_MODULES, Operation, Strategy
+from conformance.operations import ABOUT, LAW_MODULES, OPERATIONS, Operation, Strategy
 
 Kind = Literal["definition", "relation", "contract", "behaviour"]
 """The subject of a law:
@@ -162,8 +162,11 @@ def all_laws() -> list[Law]:
 
     The order does not depend on which module was imported, and registered its laws, first.
     """
-    for module in (*LAW_MODULES, "general"):
+    for module in LAW_MODULES:
         importlib.import_module(f"conformance.laws.{module}")
+    general = importlib.import_module("conformance.laws.general")
+    for op in OPERATIONS:
+        general.register(op)
     return sorted(_registered, key=lambda law: (ABOUT.index(law.op), _home(law.check) not in LAW_MODULES))
 
 

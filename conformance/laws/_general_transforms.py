@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import reference
+from conformance import oracle
 from conformance.base.call import Call
 from conformance.base.dtypes import FLOATING, ROUNDOFF, Array
 from conformance.base.exceptions import text_of
@@ -20,7 +20,6 @@ from conformance.frameworks.implementation import (
     RefusedError,
     Results,
 )
-from conformance.frameworks.numpy import NumPyImplementation
 from conformance.laws import SINGLE, law
 from conformance.laws._answers import lacking, of_rows, transformed
 from conformance.laws._relations import results_of, same_results
@@ -55,8 +54,6 @@ _SENTENCES = {
         "f(shard(x)) = f(x), df(shard(x)) = df(x)",
     ),
 }
-
-REFERENCE = NumPyImplementation("reference", {name: getattr(reference, name) for name in reference.__all__})
 
 _DECISIONS = ("sharding by explicit axes",)
 """Kinds that gatespec's packages support by decision: in JAX, few functions take arrays with explicit axes."""
@@ -168,11 +165,11 @@ def second_derivative(operation: Operation, checker: Checker, case: Any) -> None
         if checker.implementation.kernel_backend is not None and "`kernel_backend`" in text_of(error):
             raise RefusedError(text_of(error)) from error
         raise
-    for name, (expected, slack) in _quotients(call, along).items():
+    for name, (expected, slack) in _quotients(operation, call, along).items():
         checker.close(f"second derivative by {name}", got[name], expected, slack, call.steps)
 
 
-def _quotients(call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _quotients(operation: Operation, call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Difference quotients of the reference's gradients and outputs along a direction, and the error of each.
 
     A central quotient D(w) of width w is off by a series in w², whose first term cancels in Richardson's extrapolation
@@ -183,7 +180,7 @@ def _quotients(call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarr
     """
     unit = ROUNDOFF["float64"]
     width = unit ** (1 / 5)
-    at = [_quotient(call, along, width / divisor) for divisor in (1, 2, 4)]
+    at = [_quotient(operation, call, along, width / divisor) for divisor in (1, 2, 4)]
     quotients = {}
     for name, (_, largest) in at[0].items():
         wide, middle, narrow = (quotient[name][0] for quotient in at)
@@ -195,7 +192,7 @@ def _quotients(call: Call, along: Named) -> dict[str, tuple[np.ndarray, np.ndarr
     return quotients
 
 
-def _quotient(call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
+def _quotient(operation: Operation, call: Call, along: Named, width: float) -> dict[str, tuple[np.ndarray, float]]:
     """The quotient and the largest value in it, by name."""
     sides = []
     for sign in (1, -1):
@@ -204,11 +201,13 @@ def _quotient(call: Call, along: Named, width: float) -> dict[str, tuple[np.ndar
             for name, u in along.items()
         }
         with np.errstate(all="ignore"):
-            outputs, gradients = REFERENCE.vjp(call.with_arrays(**moved))
+            values = oracle.values({**call.arrays, **moved})
+            outputs = operation.value(values, call.options, oracle.PRECISE).values
+            gradients = operation.gradient(values, call.options, oracle.values(call.cotangents), oracle.PRECISE).values
         sides.append(
             {
-                **{name: gradients[name].values for name in call.primals},
-                **{f"cotangent of {name}": outputs[name].values for name in call.cotangents},
+                **{name: gradients[name] for name in call.primals},
+                **{f"cotangent of {name}": outputs[name] for name in call.cotangents},
             }
         )
     plus, minus = sides

@@ -245,6 +245,10 @@ def _own(operation: Operation, lengths: tuple[int, ...], b: int, name: str, x: n
     return x[None, start : start + lengths[b]] if operation.stepped(name) else x[b : b + 1]
 
 
+def _added(x: Any, y: Any) -> Any:
+    return tuple(map(_added, x, y)) if isinstance(x, tuple | list) else x + y
+
+
 @lru_cache(maxsize=4)
 def _of_both(implementation: Implementation, op: str) -> Implementation:
     """The target, with ``op`` replaced by the sum of two calls, one for each row of ``cu_seqlens``."""
@@ -252,11 +256,6 @@ def _of_both(implementation: Implementation, op: str) -> Implementation:
 
     def summed(*arrays: Any, cu_seqlens: Any, **keywords: Any) -> Any:
         first, second = (function(*arrays, cu_seqlens=cu_seqlens[row], **keywords) for row in (0, 1))
-        if not isinstance(first, tuple | list):
-            return first + second
-        (y, state), (y_other, other) = first, second
-        if isinstance(state, tuple | list):
-            return y + y_other, tuple(a + b for a, b in zip(state, other, strict=True))
-        return y + y_other, state + other
+        return _added(first, second)
 
     return implementation.with_functions({op: summed})

@@ -59,20 +59,22 @@ def register(operation: Operation) -> None:
         call = operation.call_of(case, checker.dtype)
         arrays, cotangents = call.arrays, call.cotangents
         cut = round(case.cut * case.S)
-        of_early = {**nothing_of(cotangents), y: at_steps(cotangents[y], slice(None, cut))}
-        of_late = {**cotangents, y: at_steps(cotangents[y], slice(cut, None))}
+        stepped = operation.stepped_outputs
+        of_early = nothing_of(cotangents) | {name: at_steps(cotangents[name], slice(None, cut)) for name in stepped}
+        of_late = {**cotangents, **{name: at_steps(cotangents[name], slice(cut, None)) for name in stepped}}
         kept = {**operation.part(arrays, slice(None, cut)), **operation.kept(arrays)}
         early = replace(call, arrays=kept, cotangents=of_early)
         late = replace(call, arrays=operation.part(arrays, slice(cut, None)), cotangents=of_late)
         whole, of_whole = results_of(checker, call)
         first, _ = results_of(checker, early)
         second, after = results_of(checker, late.with_arrays(**operation.carried(first)))
-        outputs = {y: along_steps(first[y], second[y]), **{name: second[name] for name in operation.states}}
+        outputs = {name: along_steps(first[name], second[name]) for name in stepped}
+        outputs |= {name: second[name] for name in operation.states}
         alike(checker, outputs, whole, expected_value(operation, checker, case), case.steps, times=3)
         if of_whole is not None and after is not None:
             of_states = {name: after[argument] for name, argument in operation.states.items()}
             _, before = checker.vjp(replace(early, cotangents={**of_early, **of_states}))
-            joined = {name: along_steps(before[name], after[name]) for name in operation.sequences}
+            joined = {name: along_steps(before[name], after[name]) for name in operation.sequences if name in arrays}
             joined |= operation.kept(before)
             expected = expected_gradient(operation, checker, case)
             slack = {**expected.slack, **operation.cut_slack(expected, arrays)}
@@ -112,6 +114,8 @@ def register(operation: Operation) -> None:
         of_early = {**nothing_of(call.cotangents), y: replace(call.cotangents[y], values=dy)}
         _, gradients = checker.vjp(replace(call, cotangents=of_early))
         for name in operation.sequences:
+            if name not in call.arrays:
+                continue
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
     if "i" in operation.sequences:

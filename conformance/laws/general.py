@@ -1,6 +1,6 @@
 """The laws that operations share; those about arrays (layout, changes to inputs, dtypes, bits) are written here."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from conformance.laws import (
     _general_transforms,
     _packing_laws,
     _recurrence_laws,
+    _stated_laws,
     law,
 )
 from conformance.laws._answers import BROADCAST, check_results, has_gradient, lacking, laid_out
@@ -137,14 +138,19 @@ def _same_bits(first: Results, again: Results, of: str = "") -> None:
             raise LawError(f"{of}{name}", "differs between two runs of one call")
 
 
-for _operation in OPERATIONS.values():
-    if _operation.recurs:
-        _recurrence_laws.register(_operation)
-    if _operation.takes("gradient_clipping"):
-        _recurrence_laws.register_clipping(_operation)
-    if _operation.packs:
-        _packing_laws.register(_operation)
-    _register(_operation)
-    _calling_laws.register(_operation)
-    _general_transforms.register(_operation)
-    _general_device.register(_operation)
+@cache
+def register(op: str) -> None:
+    """Register the laws of one operation that its record alone says."""
+    operation = OPERATIONS[op]
+    if operation.drawn is not None:
+        _stated_laws.register(operation)
+    if operation.recurs:
+        _recurrence_laws.register(operation)
+    if operation.takes("gradient_clipping"):
+        _recurrence_laws.register_clipping(operation)
+    if operation.packs:
+        _packing_laws.register(operation)
+    _register(operation)
+    _calling_laws.register(operation)
+    _general_transforms.register(operation)
+    _general_device.register(operation)

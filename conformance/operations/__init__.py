@@ -6,18 +6,22 @@ in this order.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from conformance.base.dtypes import Array
+from conformance.base.exceptions import UsageError
 from conformance.operations import (
     decay,
     fwbw,
     gru,
+    linear_attention,
     mlstm,
     scan,
     slstm,
+    stated,
 )
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Backward, Option, Output, Public, StateTuple, Strategy
@@ -30,6 +34,7 @@ FILES: tuple[ModuleType, ...] = (
     fwbw,
     gru,
     slstm,
+    linear_attention,
 )
 RECORDS: tuple[Public, ...] = tuple(record for file in FILES for record in file.RECORDS)
 
@@ -42,19 +47,51 @@ BY_LAWS = {record.about: record for record in OPERATIONS.values()}
 HELPERS = tuple(dict.fromkeys(helper for record in RECORDS for helper in record.helpers))
 """Public types that the functions above take or return, and alternative forms; a target need not have them."""
 
-ABOUT = tuple(dict.fromkeys(record.about for record in RECORDS if record.about))
+ABOUT = list(dict.fromkeys(record.about for record in RECORDS if record.about))
 """The subjects of laws, in the order in which they are tried and listed: the names of ``--op``."""
 
-LAW_MODULES = tuple(file.__name__.rpartition(".")[2] for file in FILES if any(record.about for record in file.RECORDS))
-"""The files of laws, with the same names as those of the records."""
+LAW_MODULES = tuple(
+    file.__name__.rpartition(".")[2]
+    for file in FILES
+    if any(record.about and record.drawn is None for record in file.RECORDS)
+)
+"""The files of laws that do not follow from a record, with the same names as those of the records."""
 
 LOG_SCALE = {
     output.name: output.log_scale for record in OPERATIONS.values() for output in record.outputs if output.log_scale
 }
 """By state: the state that is the logarithm of its unit. The name of a state means the same in every operation."""
 
-PUBLIC = tuple(OPERATIONS)
-BACKWARDS = tuple(f"{name}_backward" for name in OPERATIONS)
+
+def functions() -> tuple[str, ...]:
+    """The public functions and their backwards, and the types and forms that go with them."""
+    return (*OPERATIONS, *(f"{name}_backward" for name in OPERATIONS), *HELPERS)
+
+
+def add_specification(path: Path) -> list[str]:
+    """Add the recurrences that a file states, and return their names.
+
+    Raises:
+        UsageError: it states none, or one that is not right, or whose name an operation has.
+    """
+    if path in _added:
+        return _added[path]
+    found = stated.read(path)
+    for operation in found:
+        if operation.name in OPERATIONS:
+            raise UsageError(f"--spec {path}: there is an operation {operation.name} already; choose another name")
+        OPERATIONS[operation.name] = BY_LAWS[operation.about] = operation
+        ABOUT.append(operation.about)
+    _added[path] = [operation.name for operation in found]
+    return _added[path]
+
+
+def specification_of(op: str) -> str:
+    """The file that states a recurrence; empty if it is one of gatespec's operations."""
+    return next((str(path.resolve()) for path, names in _added.items() if op in names), "")
+
+
+_added: dict[Path, list[str]] = {}
 
 
 def in_units_of(scale: np.ndarray, name: str, results: Mapping[str, Array]) -> Array:
@@ -76,7 +113,6 @@ def in_expected_units(name: str, results: Mapping[str, Array], expected: Mapping
 __all__ = [
     "ABOUT",
     "Argument",
-    "BACKWARDS",
     "BY_LAWS",
     "Backward",
     "FILES",
@@ -87,11 +123,13 @@ __all__ = [
     "Operation",
     "Option",
     "Output",
-    "PUBLIC",
     "Public",
     "RECORDS",
     "StateTuple",
     "Strategy",
+    "add_specification",
+    "functions",
+    "specification_of",
     "in_expected_units",
     "in_units_of",
 ]

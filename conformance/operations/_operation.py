@@ -160,8 +160,13 @@ class Operation(Record):
         names = (*self.sequences, *self.weights, *self.state_arguments)
         return tuple(name for name in names if name not in optional or name in arrays)
 
+    @cached_property
+    def stepped_outputs(self) -> tuple[str, ...]:
+        """The outputs that have steps."""
+        return (self.output, *(each.name for each in self.outputs[1:] if "S" in each.shape.split()))
+
     def stepped(self, name: str) -> bool:
-        return name == self.output or name in self.sequences
+        return name in self.stepped_outputs or name in self.sequences
 
     def carried(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
         """The final state as the arguments of a call that continues."""

@@ -16,16 +16,20 @@ from conformance.oracle._large import (
     mlstm_gradient,
 )
 from conformance.oracle._mlstm import each_sequence, joined, rescaled, with_state
+from conformance.oracle._recurrence import PRECISE, by_tape, gradient_of, value_of
 from conformance.oracle._slstm import slstm, slstm_gradient
 from conformance.oracle._sums import dtilde, sums, sums_gradient
 
 __all__ = [
+    "PRECISE",
     "Values",
+    "by_tape",
     "dtilde",
     "dtilde_gradient",
     "each_sequence",
     "fwbw",
     "fwbw_gradient",
+    "gradient_of",
     "gru",
     "gru_gradient",
     "joined",
@@ -38,6 +42,7 @@ __all__ = [
     "sums",
     "sums_gradient",
     "unstabilised",
+    "value_of",
     "values",
     "widened",
     "with_state",

@@ -1,17 +1,15 @@
 """The tolerance of every element, from computations in which every operation was rounded at random."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from conformance.oracle._common import Values, without_warnings
-from conformance.rows.row import Row
 from conformance.specification import traced
-from conformance.specification.changed import changed, using
+from conformance.specification.changed import Specification, using
 from conformance.specification.rounded import Copies, Rounding
 from conformance.tolerance.budget import OMEGA, Precision
 from conformance.tolerance.staged import Staged
@@ -30,37 +28,42 @@ PERTURBATION = 2.0**-36
 Their deviations are proportional to it, and are scaled to a roundoff of float64.
 """
 
+Version = Callable[[], Specification]
+Compute = Callable[[Specification, Mapping[str, Any]], dict[str, Any]]
 Results = Mapping[str, np.ndarray | Copies]
 Way = Callable[[Rounding], Results]
 """Computes the same values in one of the ways that are right, each operation rounded."""
 
 
-def written(compute: Callable[[ModuleType], Results], *rows: Row) -> Way:
-    """As the specification is written, or with rows changed that are right, too."""
+def written(compute: Compute, version: Version, arrays: Values, summands: Sequence[str] = ()) -> Way:
+    """As a version of the specification computes them.
+
+    Args:
+        summands: the arrays whose elements right computations add up before they use them.
+    """
 
     def way(rounding: Rounding) -> Results:
-        specification = changed(*rows)
+        specification = version()
+        given = {name: rounding.summand(x) if name in summands else x for name, x in arrays.items()}
         with using(specification.modules, rounding.numpy):
-            return compute(specification.public)
+            return compute(specification, given)
 
     return way
 
 
 def differentiated(
-    compute: Callable[[ModuleType, dict[str, Any]], Results],
-    arrays: Values,
-    cotangents: Values,
-    rows: Iterable[Row] = (),
+    compute: Compute, version: Version, arrays: Values, cotangents: Values, summands: Sequence[str] = ()
 ) -> Way:
-    """The gradient of what the specification computes with these rows changed, by the tape."""
+    """The gradient of what a version of the specification computes, by the tape; arguments are those of `written`."""
 
     def way(rounding: Rounding) -> Results:
-        specification = changed(*rows)
-        given: dict[str, Any] = {
-            name: traced.made(rounding.copies_of(x)) if x.dtype.kind == "f" else x for name, x in arrays.items()
-        }
+        specification = version()
+        given: dict[str, Any] = {}
+        for name, x in arrays.items():
+            made = rounding.summand if name in summands else rounding.copies_of
+            given[name] = traced.made(made(x)) if x.dtype.kind == "f" else x
         with traced.tracing(specification.modules, rounding.numpy):
-            results = compute(specification.public, given)
+            results = compute(specification, given)
         return traced.gradients(results, {name: rounding.copies_of(x) for name, x in cotangents.items()}, given)
 
     return way
@@ -127,7 +130,8 @@ def _deviations(
 def options_of(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a call that a function of the specification takes."""
     taken = inspect.signature(function).parameters
-    return {name: option for name, option in options.items() if name in taken and option is not None}
+    every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
+    return {name: option for name, option in options.items() if (every or name in taken) and option is not None}
 
 
 def copied(arrays: Values) -> Values:

@@ -1,18 +1,20 @@
 """The sLSTM, with tolerances from the specification in which every operation is rounded at random."""
 
 from collections.abc import Mapping
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import reference
 from conformance.oracle._common import Values, without_warnings
-from conformance.oracle._deviations import copied, differentiated, options_of, slack, written
+from conformance.oracle._deviations import Compute, copied, differentiated, options_of, slack, written
 from conformance.oracle._mlstm import rescaled
 from conformance.rows import correct
 from conformance.rows.row import changes
+from conformance.specification.changed import Specification, changed
 from conformance.tolerance.budget import Expected, Precision
 from reference.arguments import SLSTMState
 
+EXACT = Specification(reference, {})
 SPELLINGS = ((), *((row,) for row in correct.ROWS if row.op == "slstm"))
 FORWARD = ((), *((row,) for row in correct.ROWS if row.op == "slstm" and not row.function.endswith("_backward")))
 """Spellings of the value: its gradient by the tape is right, too."""
@@ -29,7 +31,7 @@ OF_STATE = ("c", "n", "m", "last_h")
 """For the tape, which would not clip it."""
 
 
-def _arguments(arrays: Values) -> dict[str, Any]:
+def _arguments(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call of `slstm`, its state in one."""
     given = {name: x for name, x in arrays.items() if name not in STATES}
     state = SLSTMState(*(arrays[name] for name in STATES)) if "c0" in arrays else None
@@ -39,42 +41,42 @@ def _arguments(arrays: Values) -> dict[str, Any]:
 @without_warnings
 def slstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
     """Value of `slstm`, dense or packed. States are in the units of their own m."""
-    given = {**_arguments(copied(arrays)), **options_of(reference.slstm, options)}
-
-    def compute(specification: ModuleType) -> dict[str, Any]:
-        h, state = specification.slstm(**given, return_state=True)
-        return {"h": h, **dict(zip(OF_STATE, state, strict=True))}
-
-    exact = compute(reference)
+    arrays, compute = copied(arrays), _value(options)
+    exact = compute(EXACT, arrays)
 
     def in_units(copies: Values) -> Values:
         return {**copies, **{name: rescaled(copies[name], copies["m"], exact["m"]) for name in "cn"}}
 
-    ways = [written(compute, *rows) for rows in SPELLINGS]
+    ways = [written(compute, partial(changed, *rows), arrays) for rows in SPELLINGS]
     return Expected(exact, slack(exact, ways, precision, {}, in_units))
+
+
+def _value(options: Mapping[str, Any]) -> Compute:
+    more = options_of(reference.slstm, options)
+
+    def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        h, state = specification.function("slstm")(**_arguments(arrays), **more, return_state=True)
+        return {"h": h, **dict(zip(OF_STATE, state, strict=True))}
+
+    return compute
 
 
 @without_warnings
 def slstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
     """Gradient of `slstm`; that of the initial state only if one is given."""
     arrays, cotangents = copied(arrays), copied(cotangents)
-    given = {**_arguments(arrays), **options_of(reference.slstm_backward, options), "dh": cotangents["h"]}
-
-    def value(specification: ModuleType, arrays: Values) -> dict[str, Any]:
-        h, state = specification.slstm(**_arguments(arrays), **options_of(reference.slstm, options), return_state=True)
-        return {"h": h, **dict(zip(OF_STATE, state, strict=True))}
-
+    more = {**options_of(reference.slstm_backward, options), "dh": cotangents["h"]}
     if "last_h" in cotangents:
-        given["dstate"] = SLSTMState(*(cotangents[name] for name in OF_STATE))
+        more["dstate"] = SLSTMState(*(cotangents[name] for name in OF_STATE))
 
-    def compute(specification: ModuleType) -> dict[str, Any]:
-        found = specification.slstm_backward(**given)
+    def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        found = specification.function("slstm_backward")(**_arguments(arrays), **more)
         return found | dict(zip(STATES, found.pop("initial_state", ()), strict=False))
 
-    exact = compute(reference)
-    clipped = () if options.get("gradient_clipping") is None else (CLIPPED,)
+    exact = compute(EXACT, arrays)
+    value, clipped = _value(options), () if options.get("gradient_clipping") is None else (CLIPPED,)
     ways = [
-        *(written(compute, *rows) for rows in SPELLINGS),
-        *(differentiated(value, arrays, cotangents, (*clipped, *rows)) for rows in FORWARD),
+        *(written(compute, partial(changed, *rows), arrays) for rows in SPELLINGS),
+        *(differentiated(value, partial(changed, *clipped, *rows), arrays, cotangents) for rows in FORWARD),
     ]
     return Expected(exact, slack(exact, ways, precision, cotangents))

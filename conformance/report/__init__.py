@@ -62,6 +62,8 @@ class TargetReport:
             f"--dtype {result.dtype} --seed {options.seed} --examples {options.examples}",
             f"--max-steps {options.max_steps} --device {self.device}",
         ]
+        if options.spec is not None:
+            words.append(f"--spec {shlex.quote(str(options.spec))}")
         if self.named_framework is not None:
             words.append(f"--framework {self.named_framework}")
         if options.kernel_backend is not None:

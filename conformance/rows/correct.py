@@ -2,7 +2,30 @@
 
 from conformance.rows.row import changes
 
-ROWS = changes("""
+_IN_CHUNKS = """
+    @ {op} _linear_attention.py _forward
+
+    in chunks of 32 steps, whose writes are read one by one and have decayed by sums of log decays
+    - for t in steps:
+    -     S = _step(x.at(t), S).after
+    -     o[t] = _times(x.q[t], S)
+    + for start in range(0, len(steps), 32):
+    +     since, written = 0.0, []
+    +     for t in steps[start : start + 32]:
+    +         each, since = x.at(t), x.g[t] + since
+    +         written = [(k, u, x.g[t] + decay) for k, u, decay in written]
+    +
+    +         def read(y):
+    +             terms = ((y * np.exp(d) * k).sum(axis=-1, keepdims=True) * u for k, u, d in written)
+    +             return sum(terms, _times(np.exp(since) * y, S))
+    +
+    +         u = each.v if each.beta is None else each.beta * (each.v - read(each.k))
+    +         written.append((each.k, u, 0.0 * each.v[..., :1]))
+    +         o[t] = read(each.q)
+    +     S = sum((_outer(np.exp(d) * k, u) for k, u, d in written), np.exp(since)[..., None] * S)
+"""
+_LINEAR = ("simple_gla", "gla", "gated_delta_rule", "kimi_delta_attention")
+ROWS = tuple(row for op in _LINEAR for row in changes(_IN_CHUNKS.format(op=op))) + changes("""
     @ rev_cumsum _scan.py rev_cumsum
 
     summed from the end by one running sum

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from conformance.rows.row import Row, changes
 
 _SEQUENCES = """
-    @ {op} {module} {op}
+    @ {op} {module} {function}
 
     sequences of a batch beyond {limit} ignored
     - return {result}
@@ -14,7 +14,7 @@ _SEQUENCES = """
     + return {result}
 """
 _PACKED = """
-    @ {op} {module} {op}
+    @ {op} {module} {function}
 
     packed sequences beyond {limit} ignored
     - return {result}
@@ -23,7 +23,7 @@ _PACKED = """
     + return {result}
 """
 _HEADS = """
-    @ {op} {module} {op}
+    @ {op} {module} {function}
 
     heads beyond {limit} ignored
     - return {result}
@@ -31,7 +31,7 @@ _HEADS = """
     + return {result}
 """
 _FEATURES = """
-    @ {op} {module} {op}
+    @ {op} {module} {function}
 
     features of the output beyond {limit} ignored
     - return {result}
@@ -55,7 +55,7 @@ _KEY_GRADIENTS = """
     + result["k"] = np.where(np.arange(k.shape[-1]) < {limit}, result["k"], 0.0)
 """
 _STEPS = """
-    @ {op} {module} {op}
+    @ {op} {module} {function}
 
     steps beyond {limit} ignored
     - return {result}
@@ -74,6 +74,7 @@ _RECURRENCES = {
     "mlstm": {"module": "_mlstm.py", "result": "(h, last) if return_state else h", "output": "h"},
     "gru": {"module": "_gru.py", "result": "y, last", "output": "y"},
     "slstm": {"module": "_slstm.py", "result": "(h, last) if return_state else h", "output": "h"},
+    "gated_delta_rule": {"module": "_linear_attention.py", "function": "_forward", "result": "o, last", "output": "o"},
 }
 
 
@@ -81,12 +82,14 @@ def _rows() -> Iterator[Row]:
     for op, place in _RECURRENCES.items():
         for template, limits in ((_SEQUENCES, (4, 8)), (_PACKED, (5, 8)), (_HEADS, (4, 8)), (_FEATURES, (64, 128))):
             for limit in limits:
-                yield from changes(template.format(op=op, limit=limit, **place))
+                yield from changes(template.format(**{"op": op, "function": op, "limit": limit, **place}))
     for limit in (64, 128):
         yield from changes(_KEYS.format(limit=limit))
         yield from changes(_KEY_GRADIENTS.format(limit=limit))
-    yield from changes(_FEATURES.format(op="gru", limit=16, **_RECURRENCES["gru"]))
-    yield from changes(_STEPS.format(op="rev_cumsum", module="_scan.py", result="y", output="y", limit=2048))
+    yield from changes(_FEATURES.format(op="gru", function="gru", limit=16, **_RECURRENCES["gru"]))
+    yield from changes(
+        _STEPS.format(op="rev_cumsum", function="rev_cumsum", module="_scan.py", result="y", output="y", limit=2048)
+    )
     yield from changes(_MATRIX.format(limit=256))
 
 

@@ -1,1 +1,9 @@
-"""The specification's own code, run in other ways: with a row changed, and on a tape."""
+"""The specification's code, run in other ways: rounded at random, on a tape, with a line changed.
+
+`Recurrence` states a recurrence of one's own; its step uses `sigmoid` where it has σ.
+"""
+
+from conformance.specification.recurrence import Given, Recurrence, gate, log_decay, state, value, whole
+from conformance.specification.traced import sigmoid
+
+__all__ = ["Given", "Recurrence", "gate", "log_decay", "sigmoid", "state", "value", "whole"]

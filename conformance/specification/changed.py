@@ -88,7 +88,12 @@ def changed(*rows: Row) -> Specification:
 def using(modules: Mapping[str, ModuleType], numpy: Any) -> Iterator[None]:
     """Let the modules of a copy compute with another NumPy."""
     with np.errstate(all="ignore"):
-        patches = [patch.object(module, "np", numpy) for module in modules.values() if hasattr(module, "np")]
+        patches = [
+            patch.object(module, name, numpy)
+            for module in modules.values()
+            for name, x in list(vars(module).items())
+            if x is np
+        ]
         for each in patches:
             each.start()
         try:

@@ -31,7 +31,7 @@ million numbers in each of four intervals). Other functions are off by less.
 """
 ROUNDOFFS: Mapping[Any, float] = {
     **dict.fromkeys((np.add, np.subtract, np.multiply, np.divide, np.power, np.sqrt, np.square), 1.0),
-    **dict.fromkeys((np.exp, np.log, np.log1p, np.logaddexp), 1.0),
+    **dict.fromkeys((np.exp, np.expm1, np.log, np.log1p, np.logaddexp, np.sin, np.cos, np.reciprocal), 1.0),
     np.tanh: TANH,
 }
 SUMS = {np.add, np.subtract}
@@ -93,6 +93,16 @@ class Rounding:
     def by(self, x: np.ndarray, size: np.ndarray) -> np.ndarray:
         """``x``, off by a roundoff of ``size``."""
         return x + self.unit * np.where(np.isfinite(size), size, 0.0) * self._sign(x.shape[1:])
+
+    def summand(self, x: np.ndarray) -> "Copies":
+        """Copies of terms of a sum that is not formed here, as a log decay of several steps is.
+
+        Each is off by a roundoff of itself; in half of the copies all have the same sign, so that their sum is off by
+        a roundoff of the whole.
+        """
+        signs, half = self._sign(x.shape).copy(), self.copies // 2
+        signs[:half] = self._sign((1,) * x.ndim)[:half]
+        return Copies(x * (1 + self.unit * signs), self)
 
     def operand(self, x: np.ndarray, letters: str, summed: str, name: Any) -> np.ndarray:
         """``x`` as the operand of a product that has this name at every step.
@@ -219,15 +229,19 @@ class Copies(NDArrayOperatorsMixin):
         return self._like(self.data[self._key(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if len(self.data) == 1:
-            self.data = np.broadcast_to(self.data, (self.rounding.copies, *self.shape)).copy()
+        self._apart()
         at = self._key(key)
         if isinstance(value, Copies):
             value = _padded(value.data, self.data[at].ndim)
         self.data[at] = value
 
+    def _apart(self) -> None:
+        if len(self.data) == 1:
+            self.data = np.broadcast_to(self.data, (self.rounding.copies, *self.shape)).copy()
+
     def add_at(self, key: Any, value: "Copies") -> None:
-        """Add to a part, all of whose copies are apart; where the key names an element twice, both are added."""
+        """Add to a part; where the key names an element twice, both are added."""
+        self._apart()
         at = self._key(key)
         if any(isinstance(each, np.ndarray) for each in at):
             np.add.at(self.data, at, value.data)
@@ -318,11 +332,15 @@ def _expand_dims(x: Copies, axis: int | tuple[int, ...]) -> Copies:
     return Copies(np.expand_dims(x.data, tuple(at % ndim + 1 for at in axes)), x.rounding)
 
 
+def _stack(xs: Any, axis: int = 0) -> Any:
+    return np.concatenate([np.expand_dims(x, axis) for x in xs], axis)
+
+
 def _cumsum(x: Copies, axis: int) -> Copies:
     """Every addition rounds its partial sum."""
     at = axis % x.ndim + 1
     partial = np.cumsum(x.data, at)
-    errors = x.rounding.unit * x.rounding._sign(x.shape) * partial
+    errors = x.rounding.unit * x.rounding._sign(x.shape) * np.where(np.isfinite(partial), partial, 0.0)
     return Copies(partial + np.cumsum(errors, at), x.rounding)
 
 
@@ -412,6 +430,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.expand_dims: _expand_dims,
     np.cumsum: _cumsum,
     np.moveaxis: _moveaxis,
+    np.swapaxes: lambda x, first, second: x.swapaxes(first, second),
+    np.stack: _stack,
     np.broadcast_to: _broadcast_to,
     np.broadcast_arrays: _broadcast_arrays,
     np.isneginf: lambda x: Copies(np.isneginf(x.data), x.rounding),

@@ -166,7 +166,11 @@ def made(value: Any, *parents: tuple[Any, Pullback]) -> Traced:
 SLOPES: Mapping[Any, Callable[[Any, Any], Any]] = {
     np.negative: lambda x, y: -1.0,
     np.exp: lambda x, y: y,
+    np.expm1: lambda x, y: y + 1,
     np.log1p: lambda x, y: 1 / (1 + x),
+    np.sin: lambda x, y: np.cos(x),
+    np.cos: lambda x, y: -np.sin(x),
+    np.reciprocal: lambda x, y: -y * y,
     np.log: lambda x, y: 1 / x,
     np.abs: lambda x, y: np.sign(x),
     np.tanh: lambda x, y: 1 - y * y,
@@ -180,12 +184,22 @@ PARTIALS: Mapping[Any, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
     np.divide: lambda x, y, z: (1 / y, -z / y),
     np.maximum: lambda x, y, z: (x >= y, x < y),
     np.minimum: lambda x, y, z: (x <= y, x > y),
+    np.power: lambda x, y, z: (y * np.power(x, y - 1), z * np.log(np.where(x > 0, x, 1.0))),
+    np.logaddexp: lambda x, y, z: (1 / (1 + np.exp(y - x)), 1 / (1 + np.exp(x - y))),
 }
 CONSTANT = {
     *(np.greater, np.greater_equal, np.less, np.less_equal, np.equal, np.not_equal),
     *(np.isfinite, np.isinf, np.isnan, np.sign, np.logical_and, np.logical_or, np.logical_not),
 }
 WITHOUT_CHANGE = {np.isneginf, np.isposinf, np.shape, np.ndim, np.array_equal, np.zeros_like, np.any, np.all}
+
+
+def sigmoid(x: Any) -> Any:
+    """``σ(x)`` of any array; its slope on the tape is ``a·(1 − a)``, as frameworks form it from the result alone."""
+    given = raw(x)
+    a = np.exp(np.minimum(given, 0.0) - np.log1p(np.exp(-np.abs(given))))
+    slope = a * (1 - a)
+    return made(a, (x, lambda d: d * slope)) if isinstance(x, Traced) else a
 
 
 def _one(ufunc: Any, x: Any) -> Traced:
@@ -294,6 +308,11 @@ def _moveaxis(x: Any, source: Any, destination: Any) -> Traced:
     return made(np.moveaxis(raw(x), source, destination).copy(), (x, lambda d: np.moveaxis(d, destination, source)))
 
 
+def _expand_dims(x: Any, axis: Any) -> Traced:
+    shape = np.shape(x)
+    return made(np.expand_dims(raw(x), axis=axis), (x, lambda d: d.reshape(shape)))
+
+
 def _clip(x: Any, least: Any, largest: Any) -> Traced:
     return np.minimum(np.maximum(x, least), largest)
 
@@ -307,6 +326,9 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.broadcast_to: _broadcast_to,
     np.broadcast_arrays: _broadcast_arrays,
     np.moveaxis: _moveaxis,
+    np.swapaxes: lambda x, first, second: x.swapaxes(first, second),
+    np.expand_dims: _expand_dims,
+    np.stack: lambda xs, axis=0: _concatenate([_expand_dims(x, axis) for x in xs], axis),
     np.clip: _clip,
 }
 

@@ -124,7 +124,9 @@ def _carried_on(
     given = {"y": recurrent["dy"], "state": cotangents["state"]}
     gradient = oracle.gru_gradient(arrays, options, given, precision)
     sizes, kernel = _magnitudes(values), np.abs(values["output_projection.kernel"])
-    flat_slack = value.slack["y"].reshape(recurrent["y"].shape) + precision.cancellation * np.abs(recurrent["y"])
+    flat_slack = np.asarray(value.slack["y"]).reshape(recurrent["y"].shape) + precision.cancellation * np.abs(
+        recurrent["y"]
+    )
     rounded = {
         name: gradient.slack[name] + precision.cancellation * np.abs(x)
         for name, x in gradient.values.items()

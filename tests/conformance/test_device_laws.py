@@ -19,6 +19,7 @@ from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
 from conformance.laws import all_laws, law_of
 from conformance.laws._general_device import LIMIT
+from conformance.operations import OPERATIONS
 from tests.conformance.judging import judged
 
 torch = pytest.importorskip("torch")
@@ -286,4 +287,5 @@ def test_a_kernel_that_leaves_off_at_the_limit_is_found(grids: None, axis: int, 
 
 def test_it_is_about_operations_with_sequences() -> None:
     operations = {"mlstm", "mlstm_step", "fwbw", "gru", "slstm", "slstm_step"}
+    operations |= {name for name, operation in OPERATIONS.items() if operation.drawn is not None}
     assert {law.op for law in all_laws() if law.name == "large_grids"} == operations

@@ -34,7 +34,8 @@ def judged(framework: str, law: str, change: Callable[[Any], Any], only: str | N
             return lambda config: lambda *arrays, **given: change(function(config)(*arrays, **given))
         return lambda *arrays, **given: change(function(*arrays, **given))
 
-    names = [*OPERATIONS, *BACKWARDS] if framework == "numpy" else list(OPERATIONS)
+    offered = [name for name in OPERATIONS if hasattr(package, name)]
+    names = [*offered, *BACKWARDS] if framework == "numpy" else offered
     options = RunOptions(examples=2, shrink_seconds=0.0, max_steps=5)
     return judging.judged(law, "float32", options, framework=framework, **{name: changed(name) for name in names})
 
@@ -57,7 +58,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("said", WRONG)
-@pytest.mark.parametrize("law", [f"{each.about}.gradient" for each in OPERATIONS.values()])
+@pytest.mark.parametrize(
+    "law", [f"{each.about}.gradient" for each in OPERATIONS.values() if hasattr(torch_impl, each.name)]
+)
 def test_every_operation_s_wrong_result_is_one_sentence(law: str, said: str) -> None:
     (found,) = judged("torch", law, WRONG[said]).counterexamples
     name = next(each.name for each in OPERATIONS.values() if f"{each.about}.gradient" == law)

@@ -39,7 +39,8 @@ def _deviation(copies: Mapping[str, Any], exact: Mapping[str, Any]) -> float:
 def test_every_operation_runs_with_errors_and_every_copy_is_near_the_exact_result(name: str) -> None:
     operation, specification = OPERATIONS[name], changed()
     largest = 0.0
-    for call in _calls(operation)[:4]:
+    full = [call for call in _calls(operation) if all(x.values.size for x in call.arrays.values())]
+    for call in full[:4]:
         arrays, cotangents = _values(call.arrays), _values(call.cotangents)
         if name == "dtilde_matrix":
             cotangents["y"] = np.tril(cotangents["y"])
@@ -115,7 +116,7 @@ def test_operands_are_rounded_to_16_bits_unless_they_are_such_numbers() -> None:
 
 def test_what_is_not_rounded_raises() -> None:
     x = Rounding(4, UNIT).copies_of(np.ones(3))
-    for lost in (lambda: np.sin(x), lambda: np.sort(x), lambda: np.multiply.accumulate(x)):
+    for lost in (lambda: np.arcsin(x), lambda: np.sort(x), lambda: np.multiply.accumulate(x)):
         with pytest.raises(NotImplementedError, match="is not rounded"):
             lost()
 

@@ -119,7 +119,9 @@ def test_a_wrong_list_of_sizes_is_refused() -> None:
 def test_chosen_sizes_are_those_of_every_call() -> None:
     options = options_of(sizes="B=2,S=700,N=3,K=5,V=7,H=6", ops=("mlstm", "gru", "slstm"))
     target = TorchImplementation(
-        "ours", {name: getattr(torch_impl, name) for name in OPERATIONS if "fwbw" not in name}, "cpu"
+        "ours",
+        {name: getattr(torch_impl, name) for name in OPERATIONS if "fwbw" not in name and hasattr(torch_impl, name)},
+        "cpu",
     )
     for law, dtype in agenda(target, options):
         assert dtype == "float32"

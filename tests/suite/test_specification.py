@@ -71,7 +71,7 @@ def test_the_tape_gives_the_gradient_that_the_backward_pass_is_written_for(name:
 
 def test_what_the_tape_cannot_follow_raises() -> None:
     x = traced.made(np.ones((2, 3)))
-    for lost in (lambda: np.sin(x), lambda: np.sort(x), lambda: np.multiply.reduce(x), lambda: x.T + 1):
+    for lost in (lambda: np.arcsin(x), lambda: np.sort(x), lambda: np.multiply.reduce(x), lambda: x.T + 1):
         with pytest.raises((NotImplementedError, AttributeError), match=r"no derivative of|no attribute"):
             lost()
 

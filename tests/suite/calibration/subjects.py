@@ -242,7 +242,7 @@ def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
     return [_mlstm_call(_stacked(each), cotangents, dtype, len(each), precision_of(dtype, case.steps), **facts)]
 
 
-_TOGETHER = 10
+_TOGETHER = 25
 """Cases of the sLSTM that the oracle answers at once: it holds all steps of many copies."""
 
 
@@ -442,7 +442,7 @@ SUBJECTS = {
         *_of_gru(),
         *_of_gru(RESET_AFTER, _reset_after),
         _subject("slstm", {**variants_slstm.FORMS, **automatic_torch.SLSTM_FORMS}, packed=True),
-        _subject("slstm", automatic_jax.SLSTM, COMPILED, eager=False),
+        _subject("slstm", automatic_jax.SLSTM, COMPILED, eager=False, strata=("small", "chunk")),
         _subject("slstm", automatic_torch.SLSTM_UNROLLED, UNROLLED, eager=False, strata=("small",)),
         _subject("slstm", automatic_torch.SLSTM_TF32, "products in TF32", **_TF32),
         _subject("slstm_step", {**variants_slstm.FORMS, **automatic_torch.SLSTM_FORMS}),

@@ -1,30 +1,24 @@
 """The moving average: `ema`."""
 
-from conformance.cases._ema import EMACase, ema
-from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Output
-from conformance.oracle import _ema as oracle
+from conformance.operations.stated import operation_of
+from conformance.rows.row import changes
+from conformance.specification.recurrence import Specified, gate, state, value
 
-EMA = Operation(
-    name="ema",
-    about="ema",
-    arguments=(
-        Argument(name="x", shape="B S N"),
-        Argument(name="f", shape="B S N", role="gate"),
-        Argument(name="initial", shape="B N", role="state", passed="keyword", optional=True, continues="last"),
-    ),
-    outputs=(
-        Output(name="y", shape="B S N", cotangent="dy"),
-        Output(name="last", shape="B N", role="state", cotangent="dlast"),
-    ),
-    returns=("y", "last"),
-    cases={"dense": ema},
-    value=oracle.ema,
-    gradient=oracle.ema_gradient,
-    immaterial={"layout": "contiguous", "cut": 0.0},
-    rows=(EMACase(2, 5, 3, state=True, seed=1), EMACase(1, 4, 2)),
-    vector_cases=(EMACase(2, 5, 3, state=True), EMACase(1, 33, 2), EMACase(2, 0, 1, state=True)),
-    extremes=lambda limits: ema(limits, gates="extreme"),
+SPELLINGS = changes("""
+    @ ema _ema.py ema_backward
+
+    the slopes of the gate and of its complement, each from its own value
+    - df[:, t] = a[:, t] * shut[:, t] * g * (before - x[:, t])
+    + df[:, t] = g * before * a[:, t] * (1 - a[:, t]) - g * x[:, t] * shut[:, t] * (1 - shut[:, t])
+""")
+EMA = operation_of(
+    Specified(
+        name="ema",
+        arguments={"x": value("B S N"), "f": gate("B S N"), "initial": state("B N", final="last")},
+        outputs={"y": "B S N"},
+        packs=False,
+        rows=SPELLINGS,
+    )
 )
 
 RECORDS = (EMA,)

@@ -1,0 +1,49 @@
+"""The laws of a stated recurrence that are about it alone: its value and its gradient, dense and packed."""
+
+from typing import Any
+
+from conformance.laws import EVERY, FEW, SINGLE, UP_TO_BFLOAT16, law
+from conformance.laws._answers import check_gradient, check_value
+from conformance.laws.checker import Checker
+from conformance.operations import Operation
+
+
+def register(operation: Operation) -> None:
+    """Register these laws for one recurrence."""
+    op = operation.name
+
+    @law(operation, "definition", cases=operation.cases["dense"], usual=FEW, forward=True, quick=True)
+    def value(checker: Checker, case: Any) -> None:
+        """Outputs and final states are those of the stated step, applied to one step after the other.
+
+        states, outputs = step(states, x_t) for t = 1 … S
+        """
+        check_value(operation, checker, case)
+
+    @law(operation, "definition", cases=operation.cases["dense"], usual=EVERY, gradient=op, quick=True)
+    def gradient(checker: Checker, case: Any) -> None:
+        """The gradient is exact for every argument, initial state and final-state cotangent included.
+
+        dx = Σ_out ⟨d_out, ∂out/∂x⟩ for every argument x
+        """
+        check_gradient(operation, checker, case)
+
+    if not operation.packs:
+        return
+
+    @law(
+        operation,
+        "definition",
+        cases=operation.cases["packed"],
+        usual=FEW,
+        dtypes=UP_TO_BFLOAT16,
+        compiled_dtypes=SINGLE,
+        forward=True,
+        quick=True,
+    )
+    def packed(checker: Checker, case: Any) -> None:
+        """A packed call gives the same results as a loop over its sequences; an empty one returns its initial states.
+
+        {op}(x, cu_seqlens)[b] = {op}(x[cu_b:cu_{b+1}])
+        """
+        check_value(operation, checker, case)
