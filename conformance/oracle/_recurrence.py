@@ -1,16 +1,18 @@
 """A stated recurrence: values from its step, gradients from the tape, tolerances from both rounded at random."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from conformance.base.dtypes import HALF, ROUNDOFF
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._deviations import copied, differentiated, options_of, slack, written
 from conformance.specification import traced
 from conformance.specification.changed import Specification
 from conformance.specification.recurrence import Recurrence
-from conformance.tolerance.budget import Expected, Precision
+from conformance.tolerance.budget import KAPPA, Expected, Precision
 
 PRECISE = Precision("float64", 1)
 
@@ -41,7 +43,9 @@ def gradient_of(
     ways = [differentiated(compute, version, arrays, cotangents, stated.log_decays) for version in stated.right]
     if not stated.written_out:
         exact = by_tape(stated, stated.right[0](), arrays, options, cotangents)
-        return Expected(exact, slack(exact, ways, precision, cotangents))
+        of_shares = _rounding_of_shares(stated, arrays, options, cotangents, precision)
+        tolerances = slack(exact, ways, precision, cotangents)
+        return Expected(exact, {name: x + of_shares.get(name, 0.0) for name, x in tolerances.items()})
 
     def backward(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
         function = specification.function(stated.backward_name)
@@ -65,6 +69,39 @@ def by_tape(
     with traced.tracing(version.modules):
         results = stated.called(version, given, _own(stated, options))
     return traced.gradients(results, cotangents, given)
+
+
+def _rounding_of_shares(
+    stated: Recurrence, arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision
+) -> Values:
+    """What it adds to the gradient of weights that each packed sequence has its share in 16 bits.
+
+    A loop over the sequences, differentiated by its framework, rounds every share and every sum of shares to the dtype
+    of the weight.
+    """
+    weights = [name for name, given in stated.arguments.items() if given.weight and name in arrays]
+    if precision.dtype not in HALF or precision.upcasts or not weights or "cu_seqlens" not in arrays:
+        return {}
+    shares: dict[str, list[np.ndarray]] = {name: [] for name in weights}
+    shapes = {**{name: given.shape for name, given in stated.arguments.items()}, **stated.shapes}
+    for b, (start, end) in enumerate(pairwise(arrays["cu_seqlens"].tolist())):
+
+        def part(name: str, x: np.ndarray, b: int = b, steps: slice = slice(start, end)) -> np.ndarray:
+            letters = shapes[name].split()
+            return x[None, steps] if "S" in letters else x[b : b + 1] if "B" in letters else x
+
+        own = {name: part(name, x) for name, x in arrays.items() if name != "cu_seqlens"}
+        of = {name: part(name, d) for name, d in cotangents.items()}
+        found = by_tape(stated, stated.right[0](), own, options, of)
+        for name in weights:
+            shares[name].append(found[name])
+    rounding = {}
+    for name, each in shares.items():
+        parts = np.stack([np.zeros(arrays[name].shape), *each])
+        sums = np.cumsum(parts, axis=0)
+        size = np.sqrt(np.square(parts).sum(axis=0)) + np.sqrt(np.square(sums).sum(axis=0))
+        rounding[name] = KAPPA * ROUNDOFF[precision.dtype] * size
+    return rounding
 
 
 def _own(stated: Recurrence, options: Mapping[str, Any]) -> dict[str, Any]:

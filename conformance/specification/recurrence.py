@@ -285,28 +285,31 @@ def _whole(stated: Recurrence, step: Step, given: Arrays, cu_seqlens: np.ndarray
         last[final] = first[final].copy()
     shapes = (shape.replace("B S", "T") if packed else shape for shape in stated.outputs.values())
     outputs = [np.empty(tuple(size[letter] for letter in shape.split())) for shape in shapes]
+    checked = False
     for b, steps in _parts(size, cu_seqlens, getattr(step, "takes_sequences", False)):
         states = {final: x[b] for final, x in first.items()}
         for t in steps:
             results = step(**states, **{name: x[t] for name, x in tokens.items()}, **shared, **omitted, **options)
             results = results if isinstance(results, tuple | list) else (results,)
-            if len(results) != len(stated.results):
-                raise ValueError(f"the step returns {len(results)} arrays; expected {', '.join(stated.results)}")
-            after = dict(zip(stated.states, results[len(outputs) :], strict=True))
-            for name, result, place in (
-                *zip(stated.outputs, results, (y[t] for y in outputs), strict=False),
-                *((final, x, states[final]) for final, x in after.items()),
-            ):
-                if np.shape(result) != np.shape(place):
-                    raise ValueError(
-                        f"the step returns {name} of shape {list(np.shape(result))}; expected {list(np.shape(place))}"
-                    )
+            if not checked:
+                _expect_shapes(stated, results, [*(y[t] for y in outputs), *states.values()])
+                checked = True
             for y, result in zip(outputs, results, strict=False):
                 y[t] = result
-            states = after
+            states = dict(zip(stated.states, results[len(outputs) :], strict=True))
         for final, x in states.items():
             last[final][b] = x
     return (*outputs, *last.values())
+
+
+def _expect_shapes(stated: Recurrence, results: Sequence[Any], places: Sequence[Any]) -> None:
+    """Raise `ValueError` if a step returned other arrays than it is stated to."""
+    if len(results) != len(places):
+        raise ValueError(f"the step returns {len(results)} arrays; expected {', '.join(stated.results)}")
+    for name, result, place in zip(stated.results, results, places, strict=True):
+        if np.shape(result) != np.shape(place):
+            given, expected = (list(np.shape(x)) for x in (result, place))
+            raise ValueError(f"the step returns {name} of shape {given}; expected {expected}")
 
 
 def _all_heads(given: Given, x: Any, size: Mapping[str, int]) -> Any:
