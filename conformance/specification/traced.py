@@ -195,10 +195,15 @@ WITHOUT_CHANGE = {np.isneginf, np.isposinf, np.shape, np.ndim, np.array_equal, n
 
 
 def sigmoid(x: Any) -> Any:
-    """``σ(x)`` of any array; its slope on the tape is ``a·(1 − a)``, as frameworks form it from the result alone."""
+    """``σ(x)`` of any array, with the slope ``a·(1 − a)`` on the tape.
+
+    Frameworks form the slope from the result alone, of σ(x) or of σ(−x), which may stand for 1 − σ(x): it is off by a
+    roundoff of 1.
+    """
     given = raw(x)
     a = np.exp(np.minimum(given, 0.0) - np.log1p(np.exp(-np.abs(given))))
-    slope = a * (1 - a)
+    rest = 1 - a
+    slope = rest * (1 - rest) if isinstance(given, Copies) else a * rest
     return made(a, (x, lambda d: d * slope)) if isinstance(x, Traced) else a
 
 
