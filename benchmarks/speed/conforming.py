@@ -54,7 +54,7 @@ def examined(contender: Contender, case: Case, function: Function, driver: Any) 
     precision = Precision(case.dtype, case.S)
     worst, where, relative = 0.0, "", 0.0
     for name, got, values, slack in _compared(contender, case, function, driver):
-        ratio = judge(got, values, slack, precision if contender.own else _peers(case)).worst
+        ratio = judge(got, values, np.asarray(slack), precision if contender.own else _peers(case)).worst
         size = float(np.abs(values).max(initial=0.0)) or 1.0
         error = float(np.abs(got.values - values).max(initial=0.0)) / size if got.shape == values.shape else np.inf
         error = np.inf if np.isnan(error) else error

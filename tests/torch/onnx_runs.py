@@ -79,5 +79,7 @@ def assert_right(
         values = x.astype(np.float64)
         if operation == "mlstm" and name in ("C", "n"):
             values = oracle.rescaled(values, named["m"].astype(np.float64), expected.values["m"])
-        verdict = budget.judge(Array(values, str(x.dtype)), expected.values[name], expected.slack[name], precision)
+        verdict = budget.judge(
+            Array(values, str(x.dtype)), expected.values[name], np.asarray(expected.slack[name]), precision
+        )
         assert verdict.worst <= 1, f"{name}: {verdict}"
