@@ -82,6 +82,13 @@ def chunk_length(steps: int, chunk_size: int, longest: LongestChunk = WIDE) -> i
     return -(-steps // -(-steps // longest.several))
 
 
+def most_chunks(steps: int, sequences: int, chunk_size: int, longest: LongestChunk) -> int:
+    """No packing of so many steps in so many sequences has more chunks in its `groups`."""
+    # The most even split into several chunks has more than half of the maximum in each.
+    shortest = chunk_size or longest.several // 2 + 1
+    return steps // shortest + sequences
+
+
 _NO_LIMIT = 1 << 62
 """A chunk longer than any sequence, which an operator's 64 bits hold."""
 

@@ -79,10 +79,12 @@ _saving_little = jax.checkpoint(_chunk, static_argnums=0, prevent_cse=False)
 def _of_all_heads(options: Options, tokens: Tokens, S: jax.Array) -> Tokens:
     """q̂, k, v, g and β of a chunk by head, ``(B, N, L, ·)``, in the accumulation dtype."""
     N = S.shape[1]
-    x = Tokens(*(jnp.repeat(part.astype(S.dtype), N // part.shape[2], axis=2) for part in tokens))
-    q, k, v, g, beta = (jnp.moveaxis(part, 2, 1) for part in x)
+    q, k, v, g, beta = (part.astype(S.dtype) for part in tokens)
     if options.qk_norm_eps is not None:
+        # Before heads are repeated: through a normalisation, the gradients of several may cancel.
         q, k = (part / jnp.sqrt((part * part).sum(-1, keepdims=True) + options.qk_norm_eps) for part in (q, k))
+    repeated = (jnp.repeat(part, N // part.shape[2], axis=2) for part in (q, k, v, g, beta))
+    q, k, v, g, beta = (jnp.moveaxis(part, 2, 1) for part in repeated)
     return Tokens(q * options.scale, k, v, g, beta)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torch_impl import _sequence_groups as sequence_groups
-from torch_impl._sequence_groups import NARROW, WIDE, chunk_length, groups, longest_chunk
+from torch_impl._sequence_groups import NARROW, WIDE, LongestChunk, chunk_length, groups, longest_chunk, most_chunks
 
 
 def elements(L: int, several: bool) -> int:
@@ -40,6 +40,16 @@ def test_every_sequence_is_in_one_group_that_suits_it(seed, chunk_size, monkeypa
         suiting = np.array([chunk_length(steps, chunk_size) for steps in own.tolist()])
         alone, padded = alone + (-(-own // suiting) * suiting).sum(), padded + (chunks * each.L).sum()
     assert padded <= 1.25 * alone
+
+
+@pytest.mark.parametrize("chunk_size", [0, 1, 9, 64, 100])
+def test_no_packing_has_more_chunks_than_are_allowed_for(chunk_size):
+    packings = [drawn(seed) for seed in range(50)] + [np.array(few) for few in ((27, 3, 33), (33, 33, 31), (65,) * 5)]
+    for longest in (NARROW, WIDE, LongestChunk(32, 32)):
+        for lengths in packings:
+            found = groups(lengths, chunk_size, elements, None, longest)
+            chunks = sum(int((-(-lengths[each.sequences] // each.L)).sum()) for each in found)
+            assert chunks <= most_chunks(int(lengths.sum()), len(lengths), chunk_size, longest)
 
 
 def test_one_group_has_the_chunks_of_its_longest_sequence():

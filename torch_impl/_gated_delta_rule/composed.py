@@ -22,7 +22,7 @@ from torch_impl._gated_delta_rule.arguments import Arguments, Cotangents, Result
 from torch_impl._gated_delta_rule.chunkwise import Tokens
 from torch_impl._operators import packing
 from torch_impl._records import ACCUMULATED, Axes
-from torch_impl._sequence_groups import LongestChunk, chunk_length, groups
+from torch_impl._sequence_groups import LongestChunk, chunk_length, groups, most_chunks
 from torch_impl._threads import reconsider_threads, threads
 
 _LONGEST = LongestChunk(alone=32, several=32)
@@ -100,11 +100,20 @@ class _Walk(NamedTuple):
             return torch.zeros_like(like)
         return self.whole.gather(do, first, last, like.dtype)
 
-    def scatter(self, dx: Tensor, out: Tensor, first: int, last: int) -> None:
-        """Write gradients by N heads to those of an argument, whose heads several of them may share."""
+    def scatter(self, dx: Tensor, out: Tensor, first: int, last: int, y: Tensor, factor: Tensor | None) -> None:
+        """Write gradients by N heads to those of an argument, whose heads several of them may share.
+
+        The heads are added up first: through a normalisation, the gradients of several may cancel.
+
+        Args:
+            y, factor: what the argument was normalised to, and by what it was multiplied; no factor if it was not.
+        """
         heads, N = out.shape[2 if self.x.cu_seqlens is None else 1], self.x.heads
         if heads != N:
             dx = dx.unflatten(0, (-1, heads, N // heads)).sum(2).flatten(0, 1)
+        if factor is not None:
+            y, factor = y[:: N // heads], factor[:: N // heads]
+            dx = dx.addcmul(y, (dx * y).sum(-1, keepdim=True), value=-1).mul_(factor)
         self.layouts[heads].scatter(dx, out, first, last)
 
 
@@ -140,21 +149,9 @@ def _normalise(x: Tensor, eps: float | None) -> Tensor | None:
     return factor
 
 
-def _normalise_backward(dx: Tensor, x: Tensor, factor: Tensor | None) -> Tensor:
-    """The gradient, in place, of what was normalised to ``x`` by ``factor``."""
-    if factor is None:
-        return dx
-    return dx.addcmul_(x, (dx * x).sum(-1, keepdim=True), value=-1).mul_(factor)
-
-
 def _threads(x: Arguments) -> threads:
     tokens = x.q.numel() // max(1, x.q.shape[-2]) + x.v.numel() // max(1, x.v.shape[-2])
-    return threads(x.q.device, tokens * x.heads * _longest(x) >= _LARGE)
-
-
-def _longest(x: Arguments) -> int:
-    """The maximum number of steps per chunk."""
-    return x.chunk_size or _LONGEST.several
+    return threads(x.q.device, tokens * x.heads * (x.chunk_size or _LONGEST.several) >= _LARGE)
 
 
 def _starts(x: Arguments) -> int:
@@ -162,7 +159,7 @@ def _starts(x: Arguments) -> int:
     if x.cu_seqlens is None:
         S = x.q.shape[1]
         return -(-S // chunk_length(S, x.chunk_size, _LONGEST))
-    return x.q.shape[0] // _longest(x) + x.cu_seqlens.shape[0] - 1
+    return most_chunks(x.q.shape[0], x.cu_seqlens.shape[0] - 1, x.chunk_size, _LONGEST)
 
 
 def _state(x: Arguments, given: Tensor | None) -> Tensor:
@@ -188,7 +185,7 @@ def gated_delta_forward(x: Arguments, keep: Sequence[str]) -> tuple[Result, Resi
                 reconsider_threads()
                 tokens, _ = walk.load(first, last)
                 ranks = layout.ranks.between(first, last)
-                starts = None if saved is None else saved.view(-1, *shape)[chunks]
+                starts = None if saved is None else saved.flatten(0, -4)[chunks]
                 running = S[: ranks.sequences]
                 layout.scatter(chunkwise.forward(tokens, running, starts, ranks, x.scale), o, first, last)
             layout.place(S, state)
@@ -212,7 +209,7 @@ def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residu
     with _threads(x):
         do, dS = cotangents
         dstate = _state(x, dS)
-        saved = saved.reshape(-1, *dstate.shape[1:])
+        saved = saved.flatten(0, -4)
         for walk in _walks(x):
             layout = walk.whole
             running = layout.select(dstate)
@@ -223,10 +220,12 @@ def gated_delta_backward(x: Arguments, cotangents: Cotangents, residuals: Residu
                 upstream = walk.gather_cotangent(do, tokens.v, first, last)
                 sequences = running[: ranks.sequences]
                 dkq, *others = chunkwise.backward(tokens, saved[chunks], upstream, sequences, ranks, x.scale)
-                dk, dq = _normalise_backward(dkq, tokens.kq, norm).chunk(2, 1)
-                for dx, out in zip((dq, dk, *others), gradients, strict=True):
+                (dk, dq), (k, q) = dkq.chunk(2, 1), tokens.kq.chunk(2, 1)
+                of_k, of_q = (None, None) if norm is None else norm.chunk(2, 1)
+                of = (q, of_q), (k, of_k), *((other, None) for other in others)
+                for dx, out, (y, factor) in zip((dq, dk, *others), gradients, of, strict=True):
                     if out is not None:
-                        walk.scatter(dx, out, first, last)
+                        walk.scatter(dx, out, first, last, y, factor)
             layout.place(running, dstate)
     return [*gradients, dstate]
 
