@@ -38,14 +38,13 @@ from conformance.cases._mlstm import (
     some_without_states,
     without_states,
 )
-from conformance.cases._recurrence import Drawn, RecurrenceCase
+from conformance.cases._recurrence import RecurrenceCase, RecurrenceCases
 from conformance.cases._slstm import NO_SLSTM_CLIPPING, SLSTMCase, halved_slstm, packed_slstm, slstm
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
     "CHUNK_STEPS",
     "COTANGENTS",
-    "Drawn",
     "FwbwCase",
     "GATES",
     "GRUCase",
@@ -58,6 +57,7 @@ __all__ = [
     "NO_SLSTM_CLIPPING",
     "PINS",
     "RecurrenceCase",
+    "RecurrenceCases",
     "SEEDS",
     "SLSTMCase",
     "STRATA",

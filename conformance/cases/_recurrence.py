@@ -35,12 +35,12 @@ from conformance.cases._usual import lengths_of as usual_lengths
 from conformance.specification.recurrence import Given, Recurrence
 
 GATES = ("ordinary", "small", "remembering", "saturated", "closed", "resets", "extreme")
-FEATURES = (256, 128, 127, 65, 64, 32, 16)
+FEATURES = (256, 128, 127, 96, 65, 64, 32, 16)
 """Usual sizes of every letter that counts neither sequences, steps nor heads."""
 OPTION = "with_"
 """What the name of an option has before it as the name of a field."""
-COST = 1.5
-"""The tape of a step with all its copies costs more than a written-out backward pass."""
+COST = 0.5
+"""What the product of the sizes of the largest array counts at each step: a row takes the oracle about a second."""
 SMALL_FEATURES = (3, 1, 2, 5)
 SMALL_HEADS = (4, 1, 2, 6)
 
@@ -59,6 +59,7 @@ class RecurrenceCase(Sequences):
         scale: magnitude of values and weights; vectors of a given length are half as long at least, and no longer.
         cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements.
         removed: properties that were removed from the gates.
+        wide_gates: whether gates and log decays are in the accumulation dtype.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
     """
 
@@ -78,6 +79,7 @@ class RecurrenceCase(Sequences):
     removed: tuple[str, ...] = ()
     seed: int = 0
     elements: str = AS_DRAWN
+    wide_gates: bool = False
 
     def _stated(self) -> Recurrence:
         raise NotImplementedError
@@ -93,7 +95,7 @@ class RecurrenceCase(Sequences):
         found = {letter: getattr(self, letter) for letter in letters_of(stated)}
         grouped = dict(zip(stated.grouped, self.serves or (1,) * len(stated.grouped), strict=True))
         heads = {letter: found["N"] // max(1, math.gcd(found["N"], each)) for letter, each in grouped.items()}
-        given = [each.letters for name, each in stated.drawn.items() if name not in self.left_out]
+        given = [each.letters for name, each in stated.inputs.items() if name not in self.left_out]
         own = [letter for letter in stated.grouped if any(letter in letters for letters in given)]
         if own and not any("N" in letters for letters in given) and max(map(heads.__getitem__, own)) < found["N"]:
             # N is the largest of the numbers of heads.
@@ -120,15 +122,16 @@ class RecurrenceCase(Sequences):
                 x = x[0]
             if name in self.left_out or (given.role == "state" and not self.state):
                 continue
-            found[name] = array(x, accumulation(dtype) if given.role == "state" else dtype, self.layout)
+            wide = given.role == "state" or (given.gates and self.wide_gates)
+            found[name] = array(x, accumulation(dtype) if wide else dtype, self.layout)
         if self.lengths is not None:
             found["cu_seqlens"] = array(np.cumsum([0, *self.lengths]), "int32")
         return found
 
     def _drawn(self, rng: np.random.Generator, given: Given) -> np.ndarray:
         shape = self._shape(given.shape)
-        if given.role not in ("value", "state"):
-            x = self._moderated(given, _gate(rng, given, self.gates, shape))
+        if given.gates:
+            x = self._moderated(_gate(rng, given, self.gates, shape))
             return np.clip(replaced(x, self.elements), given.low, given.high)
         x = replaced(rng.normal(size=shape), self.elements)
         if given.role == "state":
@@ -139,7 +142,7 @@ class RecurrenceCase(Sequences):
             return min(self.scale, 1.0) * given.length * share * x / np.where(lengths > 0, lengths, 1.0)
         return min(self.scale, 1.0) * x / math.sqrt(max(shape[-1], 1)) if given.weight else self.scale * x
 
-    def _moderated(self, given: Given, x: np.ndarray) -> np.ndarray:
+    def _moderated(self, x: np.ndarray) -> np.ndarray:
         if "infinite gates" in self.removed:
             x = np.where(np.isinf(x), np.sign(x) * 5.0, x)
         return moderate(x) if "large gates" in self.removed else x
@@ -198,19 +201,19 @@ def letters_of(stated: Recurrence) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class RecurrenceCases:
     """The class of a recurrence's cases, and how they are drawn.
 
     Attributes:
-        stated: the recurrence.
+        recurrence: the recurrence.
         kind: the class.
     """
 
-    stated: Recurrence
+    recurrence: Recurrence
     kind: type[RecurrenceCase] = field(init=False)
 
     def __post_init__(self) -> None:
-        stated = self.stated
+        stated = self.recurrence
         sizes = [(letter, int, field(default=2 if letter == "N" else 3)) for letter in letters_of(stated)]
         options = [(OPTION + name, Any, field(default=values[0])) for name, values in stated.options.items()]
         name = f"{stated.name}Case"
@@ -222,12 +225,12 @@ class Drawn:
 
     @property
     def letters(self) -> tuple[str, ...]:
-        return letters_of(self.stated)
+        return letters_of(self.recurrence)
 
     @property
     def serves(self) -> tuple[int, ...]:
         """How many of four heads each head of a grouped array serves, in a case with shared heads."""
-        return tuple(islice(cycle((2, 1, 4)), len(self.stated.grouped)))
+        return tuple(islice(cycle((2, 1, 4)), len(self.recurrence.grouped)))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ class Drawn:
         of_features = dict.fromkeys(self.features, FEATURES)
         heads = {"N": HEADS} if "N" in self.letters else {}
         order = {**of_features, **heads}
-        shapes = (*(given.shape for given in self.stated.arguments.values()), *self.stated.outputs.values())
+        shapes = (*(given.shape for given in self.recurrence.arguments.values()), *self.recurrence.outputs.values())
         all_of = [[letter for letter in shape.split() if letter not in ("B", "S")] for shape in shapes]
 
         def work(of: Mapping[str, Any]) -> int:
@@ -252,10 +255,10 @@ class Drawn:
         return Sizes(values, work)
 
     def dense(self, limits: Limits, **fixed: Any) -> st.SearchStrategy:
-        return _case(limits, drawn=self, packed=False, fixed=fixed)
+        return _case(limits, of=self, packed=False, fixed=fixed)
 
     def packed(self, limits: Limits, **fixed: Any) -> st.SearchStrategy:
-        return _case(limits, drawn=self, packed=True, fixed=fixed)
+        return _case(limits, of=self, packed=True, fixed=fixed)
 
     def halved(self, limits: Limits) -> st.SearchStrategy:
         """Cases of an even number of steps, whose halves are few shapes."""
@@ -280,24 +283,24 @@ def _turn(limits: Limits) -> int:
 
 
 @st.composite
-def _case(draw: Any, limits: Limits, drawn: Drawn, packed: bool, fixed: Mapping[str, Any]) -> Any:
-    stated, any_of, turn = drawn.stated, lambda values: draw(st.sampled_from(values)), _turn(limits)
+def _case(draw: Any, limits: Limits, of: RecurrenceCases, packed: bool, fixed: Mapping[str, Any]) -> Any:
+    stated, any_of, turn = of.recurrence, lambda values: draw(st.sampled_from(values)), _turn(limits)
     state = True
     options = {
         OPTION + name: values[(turn + n) % len(values)] for n, (name, values) in enumerate(stated.options.items())
     }
-    grouped, spare = len(stated.grouped), [name for name, of in stated.arguments.items() if _spare(of)]
+    grouped, spare = len(stated.grouped), [name for name, given in stated.arguments.items() if _spare(given)]
     if limits.stratum == USUAL:
-        of = draw(drawn.usual(packed).drawn(limits))
-        B, S = of["B"], limited(of["S"], limits)
-        own = {letter: of[letter] for letter in drawn.letters}
+        sizes = draw(of.usual(packed).drawn(limits))
+        B, S = sizes["B"], limited(sizes["S"], limits)
+        own = {letter: sizes[letter] for letter in of.letters}
         lengths = usual_lengths(B, S) if packed else None
     elif limits.eager:
         choice = ((3, 2), (3, 1, 2, 5, 0)) if packed else ((2, 3), (2, 1, 3, 0))
         B = 1 if limits.stratum == "long" and not packed else any_of(choice[not limits.pin])
         S = any_of(limits.steps())
-        own = {letter: any_of(SMALL_FEATURES) for letter in drawn.features}
-        own |= {"N": any_of(SMALL_HEADS)} if "N" in drawn.letters else {}
+        own = {letter: any_of(SMALL_FEATURES) for letter in of.features}
+        own |= {"N": any_of(SMALL_HEADS)} if "N" in of.letters else {}
         state = bool(limits.pin) or draw(st.booleans())
         if not limits.pin:
             options = {OPTION + name: any_of((values[0], *values)) for name, values in stated.options.items()}
@@ -308,15 +311,15 @@ def _case(draw: Any, limits: Limits, drawn: Drawn, packed: bool, fixed: Mapping[
         bare = limits.stratum == "small" and not packed and draw(st.booleans())
         state = not bare
         S = limited(S, limits)
-        own = {letter: 3 + number for number, letter in enumerate(drawn.features)}
-        own |= {"N": 4} if "N" in drawn.letters else {}
+        own = {letter: 3 + number for number, letter in enumerate(of.features)}
+        own |= {"N": 4} if "N" in of.letters else {}
         lengths = lengths_of(draw, B, S, limits) if packed else None
     fields = {**own, **options}
     if grouped:
         N = own["N"]
         divisors = [n for n in (1, 2, 3, 4, 8) if N % n == 0]
         free = limits.eager and not limits.pin and limits.stratum != USUAL
-        in_turn = drawn.serves if turn % 2 or not limits.eager else (1,) * grouped
+        in_turn = of.serves if turn % 2 or not limits.eager else (1,) * grouped
         fields["serves"] = tuple(any_of(divisors) for _ in range(grouped)) if free else in_turn
     if spare:
         fields["left_out"] = tuple(spare) if turn % 3 == 2 else ()
@@ -334,7 +337,7 @@ def _case(draw: Any, limits: Limits, drawn: Drawn, packed: bool, fixed: Mapping[
             long=("remembering", "ordinary", "resets"),
         )
     )
-    case = drawn.kind(B=B, S=0 if packed else S, lengths=lengths, state=state, **{**fields, **rest})
+    case = of.kind(B=B, S=0 if packed else S, lengths=lengths, state=state, **{**fields, **rest})
     return replace(case, **fixed)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from conformance.cases import Drawn
+from conformance.cases import RecurrenceCases
 from conformance.features import fwbw, gru, mlstm, recurrence, slstm, sums
 from conformance.features.feature import Feature, avoiding, of_field
 from conformance.operations import BY_LAWS, Operation, Option
@@ -45,13 +45,13 @@ _DESCRIBED = {
 
 def described(operation: Operation) -> Described:
     """The features and the exemplary cases of an operation."""
-    return _DESCRIBED[operation.about] if operation.drawn is None else _of_stated(operation.drawn)
+    return _DESCRIBED[operation.about] if operation.stated is None else _of_stated(operation.stated)
 
 
 @cache
-def _of_stated(drawn: Drawn) -> Described:
-    features = tuple(recurrence.features(drawn))
-    return Described(features=features, plain=partial(recurrence.plain, drawn), rich=partial(recurrence.rich, drawn))
+def _of_stated(stated: RecurrenceCases) -> Described:
+    features = tuple(recurrence.features(stated))
+    return Described(features=features, plain=partial(recurrence.plain, stated), rich=partial(recurrence.rich, stated))
 
 
 def features_of(op: Operation | str) -> tuple[Feature, ...]:

@@ -5,7 +5,10 @@ from dataclasses import replace
 from itertools import cycle, islice
 from typing import Any
 
-from conformance.features.feature import Feature, of_field
+import numpy as np
+
+from conformance.cases._gates import large
+from conformance.features.feature import Feature, of_field, removed, restored
 
 
 def lengths(case: Any) -> tuple[int, ...]:
@@ -174,6 +177,40 @@ def initial_state(none: Any, some: Any) -> Feature:
         name="initial state",
         sentence="the call is given an initial state",
         phrase="where a call has an initial state",
+    )
+
+
+def of_gates(gates: Callable[[Any], np.ndarray], sentence: str, phrase: str) -> tuple[Feature, Feature]:
+    """The features that a gate is infinite, and that a finite one is large, for cases with a regime of extreme gates.
+
+    Args:
+        gates: the gates of a case.
+        sentence, phrase: what one of them is called, in the sentence of a feature and in the clause of a cause.
+    """
+
+    def extreme(case: Any, kept: str, other: str) -> Any:
+        return removed(other)(restored(case, kept, gates="extreme"))
+
+    infinite, finite = "infinite gates", "large gates"
+    return (
+        Feature(
+            name=infinite,
+            sentence=f"some {sentence} is infinite",
+            phrase=f"where a {phrase} is infinite",
+            present=lambda case: bool(np.isinf(gates(case)).any()),
+            without=removed(infinite),
+            added=lambda case: extreme(case, infinite, finite),
+            of_values=True,
+        ),
+        Feature(
+            name=finite,
+            sentence=f"some finite {sentence} is beyond ±20",
+            phrase=f"where a finite {phrase} is large",
+            present=lambda case: bool(large(gates(case)).any()),
+            without=removed(finite),
+            added=lambda case: extreme(case, finite, infinite),
+            of_values=True,
+        ),
     )
 
 

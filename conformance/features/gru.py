@@ -6,9 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from conformance.cases import GRUCase
-from conformance.cases._gates import large
 from conformance.features import calls
-from conformance.features.feature import Feature, removed, restored
+from conformance.features.feature import Feature
 
 GATES = ("forget_input", "reset_input")
 
@@ -19,31 +18,10 @@ def _gates(case: GRUCase) -> np.ndarray:
     return np.concatenate([arrays[name].values.ravel() for name in GATES])
 
 
-def _extreme(case: GRUCase, kept: str, other: str) -> GRUCase:
-    return removed(other)(restored(case, kept, gates="extreme"))
-
-
 GRU = (
     calls.initial_state(False, True),
     calls.STATE_COTANGENTS,
-    Feature(
-        name="infinite gates",
-        sentence="some preactivation of the forget or the reset gate is infinite",
-        phrase="where a gate is infinite",
-        present=lambda case: bool(np.isinf(_gates(case)).any()),
-        without=removed("infinite gates"),
-        added=lambda case: _extreme(case, "infinite gates", "large gates"),
-        of_values=True,
-    ),
-    Feature(
-        name="large gates",
-        sentence="some finite preactivation of the forget or the reset gate is beyond ±20",
-        phrase="where a finite gate is large",
-        present=lambda case: bool(large(_gates(case)).any()),
-        without=removed("large gates"),
-        added=lambda case: _extreme(case, "large gates", "infinite gates"),
-        of_values=True,
-    ),
+    *calls.of_gates(_gates, "preactivation of the forget or the reset gate", "gate"),
     calls.CLIPPING,
     calls.NO_STEPS,
     calls.NO_SEQUENCES,

@@ -7,54 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import Drawn, RecurrenceCase
-from conformance.cases._gates import large
+from conformance.cases import RecurrenceCase, RecurrenceCases
 from conformance.cases._recurrence import OPTION
 from conformance.features import calls
-from conformance.features.feature import Feature, removed, restored
+from conformance.features.feature import Feature
 
 
 @lru_cache(maxsize=512)
 def _gates(case: RecurrenceCase) -> np.ndarray:
     stated, arrays = case._stated(), case.arrays("float64")
-    gates = [name for name, given in stated.arguments.items() if given.role in ("gate", "log decay")]
+    gates = [name for name, given in stated.arguments.items() if given.gates]
     return np.concatenate([np.zeros(0), *(arrays[name].values.ravel() for name in gates if name in arrays)])
 
 
-def _extreme(case: RecurrenceCase, kept: str, other: str) -> RecurrenceCase:
-    return removed(other)(restored(case, kept, gates="extreme"))
-
-
-_OF_GATES = (
-    Feature(
-        name="infinite gates",
-        sentence="some gate or log decay is infinite",
-        phrase="where a gate or a log decay is infinite",
-        present=lambda case: bool(np.isinf(_gates(case)).any()),
-        without=removed("infinite gates"),
-        added=lambda case: _extreme(case, "infinite gates", "large gates"),
-        of_values=True,
-    ),
-    Feature(
-        name="large gates",
-        sentence="some finite gate or log decay is beyond ±20",
-        phrase="where a finite gate or log decay is beyond ±20",
-        present=lambda case: bool(large(_gates(case)).any()),
-        without=removed("large gates"),
-        added=lambda case: _extreme(case, "large gates", "infinite gates"),
-        of_values=True,
-    ),
-)
-
-
-def features(drawn: Drawn) -> Iterator[Feature]:
+def features(cases: RecurrenceCases) -> Iterator[Feature]:
     """The features of a recurrence's calls."""
-    stated = drawn.stated
+    stated = cases.recurrence
     if stated.states:
         yield calls.initial_state(False, True)
         yield calls.STATE_COTANGENTS
     if any(given.unbounded for given in stated.arguments.values()):
-        yield from _OF_GATES
+        yield from calls.of_gates(_gates, "gate or log decay", "gate or a log decay")
     yield from (calls.NO_STEPS, calls.NO_SEQUENCES, calls.SEVERAL_STEPS, *calls.BLOCKS, calls.SEVERAL_SEQUENCES)
     if any("N" in given.letters for given in stated.arguments.values()):
         yield calls.SEVERAL_HEADS
@@ -66,10 +39,10 @@ def features(drawn: Drawn) -> Iterator[Feature]:
             phrase="where heads are shared",
             present=lambda case: len({case.sizes[letter] for letter in (*stated.grouped, "N")}) > 1,
             without=lambda case: replace(case, serves=ones),
-            added=lambda case: replace(case, N=4, serves=drawn.serves),
+            added=lambda case: replace(case, N=4, serves=cases.serves),
             of_sizes=True,
         )
-    for letter in drawn.features:
+    for letter in cases.features:
         yield _uneven(letter)
         yield from calls.above(letter)
     if stated.packs:
@@ -121,13 +94,13 @@ def _option(name: str, default: Any, other: Any, several: bool) -> Feature:
     )
 
 
-def plain(drawn: Drawn, seed: int) -> RecurrenceCase:
+def plain(cases: RecurrenceCases, seed: int) -> RecurrenceCase:
     """The plainest call: one sequence of 64 steps, one head, 16 features, no states, moderate gates."""
-    sizes: dict[str, Any] = {letter: 1 if letter == "N" else calls.MULTIPLE for letter in drawn.letters}
-    return drawn.kind(B=1, S=calls.BLOCK, **sizes, cotangents="output only", seed=seed)
+    sizes: dict[str, Any] = {letter: 1 if letter == "N" else calls.MULTIPLE for letter in cases.letters}
+    return cases.kind(B=1, S=calls.BLOCK, **sizes, cotangents="output only", seed=seed)
 
 
-def rich(drawn: Drawn, seed: int) -> RecurrenceCase:
+def rich(cases: RecurrenceCases, seed: int) -> RecurrenceCase:
     """A small call with states, several sequences and, where there are any, shared heads."""
-    heads: dict[str, Any] = {"N": 4} if "N" in drawn.letters else {}
-    return drawn.kind(B=2, S=7, state=bool(drawn.stated.states), seed=seed, serves=drawn.serves, **heads)
+    heads: dict[str, Any] = {"N": 4} if "N" in cases.letters else {}
+    return cases.kind(B=2, S=7, state=bool(cases.recurrence.states), seed=seed, serves=cases.serves, **heads)

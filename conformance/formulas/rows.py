@@ -29,8 +29,8 @@ def formulas_of_rows(operation: Operation) -> Iterator[Formula]:
 
     Rows that begin with a size are left out: at what size a fault begins is found by bisection.
     """
-    if operation.drawn is not None:
-        for fault, version in operation.drawn.stated.wrong.items():
+    if operation.stated is not None:
+        for fault, version in operation.stated.recurrence.wrong.items():
             compute = partial(_version, operation, version)
             yield Formula(
                 name=f"the recurrence with a fault: {fault}", compute=compute, changes_value=True, change={}, alone=True
@@ -87,8 +87,8 @@ def _version(
     cotangents: Values | None,
 ) -> Computed:
     """Outputs and gradients of a stated recurrence with a fault."""
-    assert operation.drawn is not None
-    stated, specification = operation.drawn.stated, version()
+    assert operation.stated is not None
+    stated, specification = operation.stated.recurrence, version()
     options = {name: option for name, option in options.items() if name in stated.options}
     with np.errstate(all="ignore"):
         outputs = stated.called(specification, arrays, options)

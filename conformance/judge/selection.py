@@ -81,7 +81,7 @@ def _sizes(text: str) -> dict[str, int]:
     Raises:
         UsageError: it is not a list of known sizes, each with a number of at least 1.
     """
-    own = (record.drawn.letters for record in OPERATIONS.values() if record.drawn is not None)
+    own = (record.stated.letters for record in OPERATIONS.values() if record.stated is not None)
     known = dict.fromkeys((*SIZES, *chain.from_iterable(own)))
     found = {}
     for part in text.split(","):

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from conformance.laws import EVERY, FEW, SINGLE, UP_TO_BFLOAT16, law
-from conformance.laws._answers import check_gradient, check_value
+from conformance.base.dtypes import HALF
+from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, law
+from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
+from conformance.laws._relations import results_of
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
@@ -28,6 +30,8 @@ def register(operation: Operation) -> None:
         """
         check_gradient(operation, checker, case)
 
+    if operation.stated is not None and operation.stated.recurrence.wide_gates:
+        _register_gate_dtypes(operation)
     if not operation.packs:
         return
 
@@ -47,3 +51,29 @@ def register(operation: Operation) -> None:
         {op}(x, cu_seqlens)[b] = {op}(x[cu_b:cu_{b+1}])
         """
         check_value(operation, checker, case)
+
+
+def _register_gate_dtypes(operation: Operation) -> None:
+    gates = tuple(argument.name for argument in operation.arguments if argument.role == "gate")
+
+    @law(
+        operation,
+        "contract",
+        cases=lambda limits: operation.cases["dense"](limits, wide_gates=True),
+        strata=SHORT,
+        dtypes=HALF,
+        compiled_dtypes=HALF[:1],
+        share=0.25,
+    )
+    def gate_dtypes(checker: Checker, case: Any) -> None:
+        """Gates and log decays may be float32 where the values have 16 bits, and then their gradients are float32.
+
+        dtype(g) = float32 with dtype(v) = bfloat16 or float16
+        """
+        call = operation.call_of(case, checker.dtype)
+        outputs, gradients = results_of(checker, call)
+        expect_value(operation, checker, case, call, outputs)
+        if gradients is not None:
+            expect_gradient(operation, checker, case, call, gradients)
+            own = {name: gradients[name] for name in gates if name in call.arrays}
+            checker.expect_dtypes({}, own, call.arrays, ())

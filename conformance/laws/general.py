@@ -142,7 +142,7 @@ def _same_bits(first: Results, again: Results, of: str = "") -> None:
 def register(op: str) -> None:
     """Register the laws of one operation that its record alone says."""
     operation = OPERATIONS[op]
-    if operation.drawn is not None:
+    if operation.stated is not None:
         _stated_laws.register(operation)
     if operation.recurs:
         _recurrence_laws.register(operation)

@@ -53,7 +53,7 @@ ABOUT = list(dict.fromkeys(record.about for record in RECORDS if record.about))
 LAW_MODULES = tuple(
     file.__name__.rpartition(".")[2]
     for file in FILES
-    if any(record.about and record.drawn is None for record in file.RECORDS)
+    if any(record.about and record.stated is None for record in file.RECORDS)
 )
 """The files of laws that do not follow from a record, with the same names as those of the records."""
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.cases import STRATA, Drawn, Limits
+from conformance.cases import STRATA, Limits, RecurrenceCases
 from conformance.oracle import Values
 from conformance.tolerance.budget import Expected, Precision
 
@@ -158,13 +158,13 @@ class Public:
         name: its public name.
         about: the name of its laws, by which ``--op`` selects them; empty if it has no laws of its own.
         helpers: public types that it takes or returns, and alternative forms of it, which a target need not have.
-        drawn: the class of its cases, if it is a stated recurrence: all its laws follow from its record.
+        stated: its cases, if it is a stated recurrence: all its laws follow from its record.
     """
 
     name: str
     about: str
     helpers: tuple[str, ...] = ()
-    drawn: Drawn | None = None
+    stated: RecurrenceCases | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,11 @@ def _specified(name: str, channels: bool) -> Specified:
             "initial_state": state("B N K V", final="state"),
         },
         outputs={"o": "B S N V"},
+        wide_gates=True,
         options={
             "scale": (None, 0.3),
             **({"qk_norm_eps": (None, 1e-6, 0.3)} if delta else {}),
-            **({CHUNKS: (None, 16, 64, 128)} if name == "gated_delta_rule" else {}),
+            **({CHUNKS: (None, 16, 64, 128, 256)} if name == "gated_delta_rule" else {}),
         },
         rows=tuple(row for row in correct.ROWS if row.op == name),
     )
@@ -40,6 +41,7 @@ def _specified(name: str, channels: bool) -> Specified:
 RECORDS = tuple(
     operation_of(
         stated := _specified(name, channels),
+        never_0=("K", "N"),
         options=(
             *(
                 Option(name=option, default=values[0], changes_value=option != CHUNKS, portable=option != CHUNKS)

@@ -14,10 +14,10 @@ import numpy as np
 
 from conformance import oracle
 from conformance.base.exceptions import UsageError, text_of
-from conformance.cases import Drawn
+from conformance.cases import RecurrenceCases
 from conformance.cases._recurrence import OPTION
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Option, Output
+from conformance.operations._record import Argument, Option, Output, Role
 from conformance.specification.recurrence import Given, Recurrence
 
 
@@ -27,21 +27,21 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
     Args:
         more: fields of the record that say more than follows.
     """
-    drawn = Drawn(stated)
-    arguments = [_argument(name, given) for name, given in stated.arguments.items()]
+    cases = RecurrenceCases(stated)
+    arguments = [_argument(name, given, stated.wide_gates) for name, given in stated.arguments.items()]
     if stated.packs:
         arguments.append(Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True))
     outputs = [
         Output(name=name, shape=shape, role="state" if name in stated.states else "value", cotangent=f"d{name}")
         for name, shape in stated.shapes.items()
     ]
-    small = drawn.kind(B=2, S=5, state=bool(stated.states), seed=11)
+    small = cases.kind(B=2, S=5, state=bool(stated.states), seed=11)
     packed = replace(small, B=3, S=0, lengths=(3, 0, 4), seed=12)
     others = [
         *({"S": S} for S in (0, 1)),
         *({OPTION + name: value} for name, values in stated.options.items() for value in values[1:]),
-        *({"left_out": (name,)} for name, given in stated.drawn.items() if given.optional),
-        *([{"N": 4, "serves": drawn.serves}] if stated.grouped else []),
+        *({"left_out": (name,)} for name, given in stated.inputs.items() if given.optional),
+        *([{"N": 4, "serves": cases.serves}] if stated.grouped else []),
         {"S": 33, "gates": "saturated"},
         {"S": 65, "B": 1, "gates": "remembering", "cotangents": "one step"},
         {"S": 7, "gates": "extreme", "scale": 0.1},
@@ -50,12 +50,12 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
     fields: dict[str, Any] = {
         "options": tuple(Option(name=name, default=values[0]) for name, values in stated.options.items()),
         "usual": True,
-        "cases": {"dense": drawn.dense, "cut": drawn.halved, **({"packed": drawn.packed} if stated.packs else {})},
+        "cases": {"dense": cases.dense, "cut": cases.halved, **({"packed": cases.packed} if stated.packs else {})},
         "immaterial": {"layout": "contiguous", "room": None, "cut": 0.0},
         "rows": (small, packed) if stated.packs else (small,),
         "vector_cases": (small, *(replace(small, **each) for each in others), *((packed,) if stated.packs else ())),
-        "never_0": tuple(letter for letter in drawn.letters if letter not in "BS"),
-        "extremes": drawn.extremes if any(given.unbounded for given in stated.arguments.values()) else None,
+        "never_0": tuple(letter for letter in cases.letters if letter not in "BS"),
+        "extremes": cases.extremes if any(given.unbounded for given in stated.arguments.values()) else None,
     }
     return Operation(
         name=stated.name,
@@ -65,17 +65,18 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         returns=stated.results,
         value=partial(oracle.value_of, stated),
         gradient=partial(oracle.gradient_of, stated),
-        drawn=drawn,
+        stated=cases,
         **{**fields, **more},
     )
 
 
-def _argument(name: str, given: Given) -> Argument:
+def _argument(name: str, given: Given, wide_gates: bool) -> Argument:
     by_keyword = given.role == "state" or given.optional
+    role: Role = "state" if given.role == "state" else "gate" if given.gates and wide_gates else "value"
     return Argument(
         name=name,
         shape=given.shape,
-        role="state" if given.role == "state" else "value",
+        role=role,
         passed="keyword" if by_keyword else "position",
         optional=given.optional,
         continues=given.final or None,
@@ -141,8 +142,8 @@ def check(operation: Operation) -> None:
     Raises:
         ValueError: one of these is not so.
     """
-    assert operation.drawn is not None
-    stated = operation.drawn.stated
+    assert operation.stated is not None
+    stated = operation.stated.recurrence
     for case in (*operation.rows, replace(operation.rows[0], scale=1e3, gates="saturated")):
         call = operation.call_of(case, "float64")
         arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
@@ -191,7 +192,7 @@ def _expect_causal(
 ) -> None:
     """Raise `ValueError` if an output depends on a later step."""
     later = {name: x.copy() for name, x in arrays.items()}
-    for name, given in stated.drawn.items():
+    for name, given in stated.inputs.items():
         if given.stepped and name in later:
             later[name][-1 if "cu_seqlens" in arrays else np.s_[:, -1]] = 0.5
     changed = stated.called(stated.right[0](), later, options)

@@ -127,11 +127,16 @@ def _deviations(
     return found
 
 
-def options_of(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a call that a function of the specification takes."""
+def taken_by(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a call that a function has a parameter for."""
     taken = inspect.signature(function).parameters
     every = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken.values())
-    return {name: option for name, option in options.items() if (every or name in taken) and option is not None}
+    return {name: option for name, option in options.items() if every or name in taken}
+
+
+def options_of(function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a call that a function of the specification takes, but for those that are None."""
+    return {name: option for name, option in taken_by(function, options).items() if option is not None}
 
 
 def copied(arrays: Values) -> Values:

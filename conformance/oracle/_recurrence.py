@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.base.dtypes import HALF, ROUNDOFF
 from conformance.oracle._common import Values, without_warnings
-from conformance.oracle._deviations import copied, differentiated, options_of, slack, written
+from conformance.oracle._deviations import copied, differentiated, slack, taken_by, written
 from conformance.specification import traced
 from conformance.specification.changed import Specification
 from conformance.specification.recurrence import Recurrence
@@ -50,7 +50,7 @@ def gradient_of(
     def backward(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
         function = specification.function(stated.backward_name)
         given = {**arrays, **{f"d{name}": x for name, x in cotangents.items()}}
-        return dict(function(**given, **options_of(function, options)))
+        return dict(function(**given, **taken_by(function, options)))
 
     of_backward = [written(backward, version, arrays, stated.log_decays) for version in stated.right]
     exact = {name: np.asarray(x) for name, x in backward(stated.right[0](), arrays).items() if name in arrays}

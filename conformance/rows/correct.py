@@ -10,22 +10,36 @@ _IN_CHUNKS = """
     -     S = _step(x.at(t), S).after
     -     o[t] = _times(x.q[t], S)
     + for start in range(0, len(steps), 32):
-    +     since, written = 0.0, []
+    +     now = x.at(steps[start])
+    +     k, u, decay, since = now.k[None][:0], now.v[None][:0], now.g[None][:0], np.zeros(now.g.shape)
     +     for t in steps[start : start + 32]:
-    +         each, since = x.at(t), x.g[t] + since
-    +         written = [(k, u, x.g[t] + decay) for k, u, decay in written]
+    +         now = x.at(t)
+    +         decay, since = decay + now.g, since + now.g
     +
     +         def read(y):
-    +             terms = ((y * np.exp(d) * k).sum(axis=-1, keepdims=True) * u for k, u, d in written)
-    +             return sum(terms, _times(np.exp(since) * y, S))
+    +             scores = (y * np.exp(decay) * k).sum(axis=-1, keepdims=True)
+    +             return (scores * u).sum(axis=0) + _times(np.exp(since) * y, S)
     +
-    +         u = each.v if each.beta is None else each.beta * (each.v - read(each.k))
-    +         written.append((each.k, u, 0.0 * each.v[..., :1]))
-    +         o[t] = read(each.q)
-    +     S = sum((_outer(np.exp(d) * k, u) for k, u, d in written), np.exp(since)[..., None] * S)
+    +         w = now.v if now.beta is None else now.beta * (now.v - read(now.k))
+    +         k, u = np.concatenate([k, now.k[None]]), np.concatenate([u, w[None]])
+    +         decay = np.concatenate([decay, np.zeros((1, *now.g.shape))])
+    +         o[t] = read(now.q)
+    +     S = np.einsum("tbni,tbnj->bnij", np.exp(decay) * k, u) + np.exp(since)[..., None] * S
+"""
+_REPEATED_FIRST = """
+    @ {op} _linear_attention.py _heads
+
+    shared heads repeated before they are normalised
+    - q, k = _scale(call, scale) * _normalised(q, qk_norm_eps), _normalised(k, qk_norm_eps)
+    + q, k = (np.repeat(x, call["N"] // x.shape[-2], axis=-2) for x in (q, k))
+    + q, k = _scale(call, scale) * _normalised(q, qk_norm_eps), _normalised(k, qk_norm_eps)
 """
 _LINEAR = ("simple_gla", "gla", "gated_delta_rule", "kimi_delta_attention")
-ROWS = tuple(row for op in _LINEAR for row in changes(_IN_CHUNKS.format(op=op))) + changes("""
+_OF_LINEAR = (
+    *((_IN_CHUNKS, op) for op in _LINEAR),
+    *((_REPEATED_FIRST, op) for op in _LINEAR[2:]),
+)
+ROWS = tuple(row for text, op in _OF_LINEAR for row in changes(text.format(op=op))) + changes("""
     @ rev_cumsum _scan.py rev_cumsum
 
     summed from the end by one running sum

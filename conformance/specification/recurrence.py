@@ -45,6 +45,11 @@ class Given:
         return "S" in self.letters
 
     @property
+    def gates(self) -> bool:
+        """Whether it holds gates or log decays."""
+        return self.role in ("gate", "log decay")
+
+    @property
     def unbounded(self) -> bool:
         """Whether it is a gate or a log decay that may be infinite."""
         return self.role == "log decay" or (self.role == "gate" and math.isinf(self.high - self.low))
@@ -122,6 +127,7 @@ class Recurrence:
             an element may be off by what rounding does to any of them.
         faults: steps that are wrong, by what a report says of a target that computes them.
         packs: whether a call may have ``cu_seqlens``.
+        wide_gates: whether gates and log decays may be float32 where the values have 16 bits.
     """
 
     name: str
@@ -133,6 +139,7 @@ class Recurrence:
     spellings: Mapping[str, Step] = field(default_factory=dict)
     faults: Mapping[str, Step] = field(default_factory=dict)
     packs: bool = True
+    wide_gates: bool = False
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what cannot be a recurrence."""
@@ -160,7 +167,7 @@ class Recurrence:
         return {given.final: name for name, given in self.arguments.items() if given.role == "state"}
 
     @property
-    def drawn(self) -> dict[str, Given]:
+    def inputs(self) -> dict[str, Given]:
         """The arrays of a call but for states, by name."""
         return {name: given for name, given in self.arguments.items() if given.role != "state"}
 

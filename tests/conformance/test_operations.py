@@ -110,7 +110,7 @@ def test_the_name_of_a_scaled_state_means_the_same_in_every_operation() -> None:
 
 def test_laws_of_recurrences_follow_from_steps_and_states() -> None:
     for name in ("split_and_carry", "packing_sum"):
-        stated = {operation.name for operation in OPERATIONS.values() if operation.drawn is not None}
+        stated = {operation.name for operation in OPERATIONS.values() if operation.stated is not None}
         assert {law.op for law in all_laws() if law.name == name} == {"mlstm", "gru", "slstm", *stated}
 
 
@@ -180,7 +180,7 @@ def test_the_smallest_call_is_answered(operation: Operation) -> None:
 @pytest.mark.parametrize("name", sorted({record.name for record in RECORDS if isinstance(record, Operation)}))
 def test_laws_stand_in_a_file_of_the_record_s_name(name: str) -> None:
     (home,) = [file.__name__.rpartition(".")[2] for file in FILES if OPERATIONS[name] in file.RECORDS]
-    if OPERATIONS[name].drawn is not None:
+    if OPERATIONS[name].stated is not None:
         assert home not in LAW_MODULES
         return
     assert importlib.import_module(f"conformance.laws.{home}").__doc__

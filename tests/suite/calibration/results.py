@@ -2,7 +2,7 @@
 
 The result that stands in the repository is `COMMITTED`. It says for which constants and for which formula it holds, so
 that neither can change without a new measurement: the formula is known by a hash of the code of the modules that say
-how large a budget is, imports, comments and docstrings left out.
+how large a budget is, imports, comments and docstrings left out, and of the operation's other right spellings.
 """
 
 import ast
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import conformance
+from conformance.rows import correct
 from conformance.tolerance import budget
 from tests.suite.calibration.scoring import Score
 from tests.suite.calibration.subjects import Subject
@@ -23,7 +24,7 @@ from tests.suite.calibration.subjects import Subject
 COMMITTED = Path(__file__).with_name("results.json")
 
 _MLSTM = ("oracle/_magnitudes.py", "oracle/_mlstm.py", "oracle/_stabiliser_paths.py")
-_ROUNDED = ("oracle/_deviations.py", "specification/rounded.py", "specification/traced.py", "rows/correct.py")
+_ROUNDED = ("oracle/_deviations.py", "specification/rounded.py", "specification/traced.py")
 _SLSTM = (*_ROUNDED, "oracle/_slstm.py")
 _FORMULA = {
     "mlstm": _MLSTM,
@@ -49,8 +50,12 @@ def formula(op: str, also: tuple[str, ...] = ()) -> str:
     """
     package = Path(conformance.__file__).parent
     digest = hashlib.sha256()
-    for module in ("tolerance/budget.py", *_FORMULA.get(op, ("oracle/_sums.py",)), *also):
+    modules = _FORMULA.get(op, ("oracle/_sums.py",))
+    for module in ("tolerance/budget.py", *modules, *also):
         digest.update(code_of(package / module).encode())
+    for row in correct.ROWS:
+        if row.op == op.removesuffix("_step") and set(_ROUNDED) <= set(modules):
+            digest.update(row.digest.encode())
     return digest.hexdigest()[:16]
 
 
