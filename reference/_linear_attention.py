@@ -42,6 +42,15 @@ _GATED_DELTA = _Rule("gated_delta_rule", channels=False, delta=True)
 _KIMI_DELTA = _Rule("kimi_delta_attention", channels=True, delta=True)
 
 
+class _Options(NamedTuple):
+    initial_state: np.ndarray | None
+    scale: float | None
+    qk_norm_eps: float | None
+    cu_seqlens: np.ndarray | None = None
+    max_seqlen: int | None = None
+    chunk_size: int | None = None
+
+
 def simple_gla(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray, *,
     initial_state: np.ndarray | None = None, scale: float | None = None, cu_seqlens: np.ndarray | None = None,
@@ -55,7 +64,7 @@ def simple_gla(
 
     Everything else is as in `gated_delta_rule`.
     """
-    options = (initial_state, scale, None, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, None, cu_seqlens, max_seqlen)
     return _forward(_SIMPLE_GLA, (q, k, v, g, None), options, kernel_backend)
 
 
@@ -72,7 +81,7 @@ def gla(
 
     `g` is ``(B, S, Ng, K)`` or ``(T, Ng, K)``. Everything else is as in `gated_delta_rule`.
     """
-    options = (initial_state, scale, None, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, None, cu_seqlens, max_seqlen)
     return _forward(_GLA, (q, k, v, g, None), options, kernel_backend)
 
 
@@ -114,8 +123,7 @@ def gated_delta_rule(
         ValueError: shapes disagree, a head count does not divide N, an option is out of range, or `cu_seqlens` is not a
             valid packing.
     """
-    Call("gated_delta_rule", NUMPY).integer("chunk_size", chunk_size, 1, optional=True)
-    options = (initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen, chunk_size)
     return _forward(_GATED_DELTA, (q, k, v, g, beta), options, kernel_backend)
 
 
@@ -133,7 +141,7 @@ def kimi_delta_attention(
 
     `g` is ``(B, S, Ng, K)`` or ``(T, Ng, K)``. Everything else is as in `gated_delta_rule`.
     """
-    options = (initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
     return _forward(_KIMI_DELTA, (q, k, v, g, beta), options, kernel_backend)
 
 
@@ -160,13 +168,13 @@ def gated_delta_step(
     return _times(x.q, after), after
 
 
-def _forward(rule: _Rule, arrays: Any, options: Any, kernel_backend: Any) -> tuple[np.ndarray, np.ndarray]:
+def _forward(rule: _Rule, arrays: Any, options: _Options, kernel_backend: Any) -> tuple[np.ndarray, np.ndarray]:
     call = check_linear_attention(NUMPY, *arrays, *options, function=rule.name, channels=rule.channels)
-    initial_state, scale, qk_norm_eps, cu_seqlens, _ = options
-    choose(call, arrays[2], kernel_backend, packed=cu_seqlens is not None)
-    x, S0 = _heads(rule, call, arrays, scale, qk_norm_eps), _initial_state(call, initial_state)
+    choose(call, arrays[2], kernel_backend, packed=options.cu_seqlens is not None)
+    x = _heads(rule, call, arrays, options.scale, options.qk_norm_eps)
+    S0 = _initial_state(call, options.initial_state)
     o, last = np.empty(x.v.shape), S0.copy()
-    for b, steps in _sequences(call, cu_seqlens):
+    for b, steps in _sequences(call, options.cu_seqlens):
         S = S0[b]
         for t in steps:
             S = _step(x.at(t), S).after
@@ -245,7 +253,7 @@ def simple_gla_backward(
     max_seqlen: int | None = None, do: np.ndarray, dstate: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Gradient of `simple_gla`, as in `gated_delta_rule_backward` with dv = dw, ``dk = v dSᵀ`` and dS̄ = dS."""
-    options = (initial_state, scale, None, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, None, cu_seqlens, max_seqlen)
     return _backward(_SIMPLE_GLA, (q, k, v, g, None), options, do, dstate)
 
 
@@ -255,7 +263,7 @@ def gla_backward(
     max_seqlen: int | None = None, do: np.ndarray, dstate: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Gradient of `gla`, as in `simple_gla_backward` with dg of each row of S̄."""
-    options = (initial_state, scale, None, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, None, cu_seqlens, max_seqlen)
     return _backward(_GLA, (q, k, v, g, None), options, do, dstate)
 
 
@@ -288,7 +296,7 @@ def gated_delta_rule_backward(
     Raises:
         TypeError, ValueError: as in `gated_delta_rule`.
     """
-    options = (initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
     return _backward(_GATED_DELTA, (q, k, v, g, beta), options, do, dstate)
 
 
@@ -299,7 +307,7 @@ def kimi_delta_attention_backward(
     do: np.ndarray, dstate: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
     """Gradient of `kimi_delta_attention`, as in `gated_delta_rule_backward` with dg of each row of S̄."""
-    options = (initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
+    options = _Options(initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen)
     return _backward(_KIMI_DELTA, (q, k, v, g, beta), options, do, dstate)
 
 
@@ -313,15 +321,15 @@ def gated_delta_step_backward(
     """
     check_gated_delta_step(NUMPY, q, k, v, g, beta, state, scale, qk_norm_eps, "gated_delta_step_backward")
     arrays = [x if x is None else x[:, None] for x in (q, k, v, g, beta)]
-    options = (state, scale, qk_norm_eps, None, None)
+    options = _Options(state, scale, qk_norm_eps)
     gradients = _backward(_GATED_DELTA, arrays, options, do[:, None], dstate)
     return {"state": gradients.pop("initial_state"), **{name: x[:, 0] for name, x in gradients.items()}}
 
 
-def _backward(rule: _Rule, arrays: Any, options: Any, do: np.ndarray, dstate: Any) -> dict[str, np.ndarray]:
+def _backward(rule: _Rule, arrays: Any, options: _Options, do: np.ndarray, dstate: Any) -> dict[str, np.ndarray]:
     function = f"{rule.name}_backward"
     call = check_linear_attention(NUMPY, *arrays, *options, function=function, channels=rule.channels)
-    initial_state, scale, eps, cu_seqlens, _ = options
+    initial_state, scale, eps, cu_seqlens, *_ = options
     call.kind(do=do)
     call.shape("do", do, "B S N V" if cu_seqlens is None else "T N V")
     x, S0 = _heads(rule, call, arrays, scale, eps), _initial_state(call, initial_state)

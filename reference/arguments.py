@@ -509,6 +509,7 @@ def check_linear_attention(
     qk_norm_eps: Any,
     cu_seqlens: Any,
     max_seqlen: Any,
+    chunk_size: Any,
     function: str,
     *,
     channels: bool,
@@ -516,7 +517,7 @@ def check_linear_attention(
     """Check a call of `simple_gla`, `gla`, `gated_delta_rule` or `kimi_delta_attention`; bind ``N``.
 
     Args:
-        beta, qk_norm_eps: None where the operation has no such argument.
+        beta, qk_norm_eps, chunk_size: None where the operation has no such argument.
         channels: whether g has a decay for each key channel.
     """
     call = Call(function, framework)
@@ -525,6 +526,7 @@ def check_linear_attention(
     if initial_state is not None:
         _check_memory(call, initial_state, "initial_state", v)
     _check_scale(call, scale, qk_norm_eps)
+    call.integer("chunk_size", chunk_size, 1, optional=True)
     return call
 
 

@@ -5,26 +5,27 @@ from conformance.rows.row import changes
 _IN_CHUNKS = """
     @ {op} _linear_attention.py _forward
 
-    in chunks of 32 steps, whose writes are read one by one and have decayed by sums of log decays
+    in chunks of 64 steps: first all writes of a chunk, which have decayed by sums of log decays, then all outputs
     - for t in steps:
     -     S = _step(x.at(t), S).after
     -     o[t] = _times(x.q[t], S)
-    + for start in range(0, len(steps), 32):
-    +     now = x.at(steps[start])
-    +     k, u, decay, since = now.k[None][:0], now.v[None][:0], now.g[None][:0], np.zeros(now.g.shape)
-    +     for t in steps[start : start + 32]:
-    +         now = x.at(t)
-    +         decay, since = decay + now.g, since + now.g
+    + for start in range(0, len(steps), 64):
+    +     chunk = steps[start : start + 64]
+    +     k, g = (np.stack([y[t] for t in chunk]) for y in (x.k, x.g))
+    +     since, decay, u = np.cumsum(g, axis=0), [np.zeros((1, *g.shape[1:]))], x.v[chunk[0]][None][:0]
+    +     for more in g[1:]:
+    +         decay.append(np.concatenate([decay[-1] + more, decay[0]]))
     +
-    +         def read(y):
-    +             scores = (y * np.exp(decay) * k).sum(axis=-1, keepdims=True)
-    +             return (scores * u).sum(axis=0) + _times(np.exp(since) * y, S)
+    +     def read(y, at):
+    +         scores = (y * np.exp(decay[at])[: len(u)] * k[: at + 1][: len(u)]).sum(axis=-1, keepdims=True)
+    +         return (scores * u[: at + 1]).sum(axis=0) + _times(np.exp(since[at]) * y, S)
     +
-    +         w = now.v if now.beta is None else now.beta * (now.v - read(now.k))
-    +         k, u = np.concatenate([k, now.k[None]]), np.concatenate([u, w[None]])
-    +         decay = np.concatenate([decay, np.zeros((1, *now.g.shape))])
-    +         o[t] = read(now.q)
-    +     S = np.einsum("tbni,tbnj->bnij", np.exp(decay) * k, u) + np.exp(since)[..., None] * S
+    +     for at, t in enumerate(chunk):
+    +         w = x.v[t] if x.beta is None else x.beta[t] * (x.v[t] - read(k[at], at))
+    +         u = np.concatenate([u, w[None]])
+    +     for at, t in enumerate(chunk):
+    +         o[t] = read(x.q[t], at)
+    +     S = np.einsum("tbni,tbnj->bnij", np.exp(decay[-1]) * k, u) + np.exp(since[-1])[..., None] * S
 """
 _REPEATED_FIRST = """
     @ {op} _linear_attention.py _heads

@@ -16,6 +16,7 @@ from jax_impl._backends import KernelBackend, choose, request, request_builder
 from jax_impl._call_cache import cached_by_signature
 from jax_impl._chunk_layout import chunk_length
 from jax_impl._gated_delta_rule.arguments import Options
+from jax_impl._gated_delta_rule.composed import LONGEST
 from jax_impl._gated_delta_rule.run import run_gated_delta_rule, run_gated_delta_step
 from reference.arguments import check_gated_delta_step, check_linear_attention
 from reference.backends import Request
@@ -59,7 +60,8 @@ def gated_delta_rule(
         qk_norm_eps: ε, with which q and k are first divided by ``√(Σ x² + ε)``; None means that they are not.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence; may be traced, and is then not checked.
         max_seqlen: an upper bound on the sequence lengths; checked if `cu_seqlens` can be read, but never required.
-        chunk_size: steps per chunk; None chooses a length to suit the sizes. The value does not depend on it.
+        chunk_size: steps per chunk are at most this, and at most 32; None chooses a length to suit the sizes. The value
+            does not depend on it.
         kernel_backend: the backend to use; an error if it does not support the call.
 
     Returns:
@@ -86,7 +88,7 @@ def _options(*call: Any) -> Options:
     *arguments, kernel_backend, precision = call
     q, _, _, _, _, _, scale, eps, cu_seqlens, _, chunk_size = arguments
     backend = choose(_request(*arguments), kernel_backend).name
-    L = chunk_length(q.shape[0 if cu_seqlens is not None else 1], chunk_size)
+    L = min(chunk_length(q.shape[0 if cu_seqlens is not None else 1], chunk_size, LONGEST), LONGEST)
     return _of_call(q, L, scale, eps, precision, backend)
 
 
@@ -118,10 +120,10 @@ def _request(
     chunk_size: Any = None,
 ) -> Request:
     call = check_linear_attention(
-        *(JAX, q, k, v, g, beta, initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen, "gated_delta_rule"),
+        *(JAX, q, k, v, g, beta, initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen, chunk_size),
+        function="gated_delta_rule",
         channels=False,
     )
-    call.integer("chunk_size", chunk_size, 1, optional=True)
     return request(call, v, cu_seqlens is not None)
 
 

@@ -22,6 +22,10 @@ from jax_impl._chunk_layout import chunk_table, from_chunks, gather_chunks, gath
 from jax_impl._gated_delta_rule.arguments import Arguments, Options, Result, Tokens
 from jax_impl._gates import forget_matrix
 
+LONGEST = 32
+"""Maximum number of steps per chunk. A longer chunk is not faster, and where keys are alike and nothing decays, an error
+in it grows with the square of its length."""
+
 PADDING = (1.0, 1.0, 0.0, 0.0, 0.0)
 """q, k, v, g and β of a step that leaves the state as it is, and whose q and k can be divided by their length."""
 
@@ -63,14 +67,46 @@ def _chunk(options: Options, S: jax.Array, tokens: Tokens) -> tuple[jax.Array, j
 
     M = jnp.tril(D * product("bntk,bnjk->bntj", k, k), -1)
     missed = v - e * product("bntk,bnkv->bntv", k, S)
-    r = jax.lax.linalg.triangular_solve(
-        M * jnp.swapaxes(beta, -1, -2), missed, left_side=True, lower=True, unit_diagonal=True
-    )
-    u = beta * r
+    u = beta * _solved(M * jnp.swapaxes(beta, -1, -2), missed, options.precision)
     G = D * product("bntk,bnjk->bntj", q, k)
     o = e * product("bntk,bnkv->bntv", q, S) + product("bntj,bnjv->bntv", G, u)
     S = e[..., -1:, :] * S + product("bntk,bntv->bnkv", k, y * u)
     return S, jnp.moveaxis(o, 1, 2).astype(tokens.v.dtype)
+
+
+def _solved(M: jax.Array, y: jax.Array, precision: str) -> jax.Array:
+    """``(1 + M)⁻¹ y`` for M below its diagonal.
+
+    With XLA's own solution of triangular systems, a program may wait for ever on a CPU of few threads (jaxlib 0.10.2).
+    """
+    product = partial(einsum, "bntj,bnjv->bntv", precision=precision)
+    inverse = _inverse(jax.lax.stop_gradient(M), precision)
+    return jax.lax.custom_linear_solve(
+        lambda x: x + product(M, x),
+        y,
+        lambda _, y: product(inverse, y),
+        lambda _, y: product(jnp.swapaxes(inverse, -1, -2), y),
+    )
+
+
+def _inverse(M: jax.Array, precision: str) -> jax.Array:
+    """``(1 + M)⁻¹`` for M below its diagonal, from the inverses of diagonal blocks of 1, 2, 4, … steps::
+
+        ⎛ A  0 ⎞⁻¹   ⎛     A⁻¹       0  ⎞
+        ⎝ C  B ⎠   = ⎝ −B⁻¹ C A⁻¹   B⁻¹ ⎠
+    """
+    L, product = M.shape[-1], partial(einsum, "bnctj,bncjk->bnctk", precision=precision)
+    steps = 1 << (L - 1).bit_length()
+    M = jnp.pad(M, [(0, 0), (0, 0), *[(0, steps - L)] * 2])
+    found, size = jnp.ones((*M.shape[:-1], 1, 1), M.dtype), 1
+    while size < steps:
+        count = steps // (2 * size)
+        blocks = M.reshape(*M.shape[:2], count, 2, size, count, 2, size)
+        C = jnp.moveaxis(jnp.diagonal(blocks[:, :, :, 1, :, :, 0], axis1=2, axis2=4), -1, 2)
+        A, B = found[:, :, 0::2], found[:, :, 1::2]
+        above = jnp.concatenate([A, jnp.zeros_like(A)], -1)
+        found, size = jnp.concatenate([above, jnp.concatenate([-product(product(B, C), A), B], -1)], -2), 2 * size
+    return found[:, :, 0, :L, :L]
 
 
 _saving_little = jax.checkpoint(_chunk, static_argnums=0, prevent_cse=False)

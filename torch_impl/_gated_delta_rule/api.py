@@ -61,7 +61,8 @@ def gated_delta_rule(
         qk_norm_eps: ε, with which q and k are first divided by ``√(Σ x² + ε)``; None means that they are not.
         cu_seqlens: ``(B+1,)``, the start and end of each packed sequence.
         max_seqlen: an upper bound on the sequence lengths; checked, but never required.
-        chunk_size: steps per chunk; None chooses a length to suit the sizes. The value does not depend on it.
+        chunk_size: steps per chunk are at most this, and at most 32; None chooses a length to suit the sizes. The value
+            does not depend on it.
         kernel_backend: the backend to use; an error if it does not support the call. None means a kernel that a run on
             such hardware has proven, else composed code.
 
@@ -100,15 +101,8 @@ def _autocast(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> tuple[An
     return *(cast(x, low) for x in (q, k, v)), *(cast(x, torch.float32) for x in (g, beta, state))
 
 
-def _check(
-    q, k, v, g, beta, initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen, chunk_size
-) -> Call:  # fmt: skip
-    call = check_linear_attention(
-        *(TORCH, q, k, v, g, beta, initial_state, scale, qk_norm_eps, cu_seqlens, max_seqlen, "gated_delta_rule"),
-        channels=False,
-    )
-    call.integer("chunk_size", chunk_size, 1, optional=True)
-    return call
+def _check(*arguments: Any) -> Call:
+    return check_linear_attention(TORCH, *arguments, "gated_delta_rule", channels=False)
 
 
 def _checked(*arguments: Any) -> str:

@@ -26,7 +26,8 @@ from torch_impl._sequence_groups import LongestChunk, chunk_length, groups, most
 from torch_impl._threads import reconsider_threads, threads
 
 _LONGEST = LongestChunk(alone=32, several=32)
-"""Maximum number of steps per chunk if the caller does not state one."""
+"""Maximum number of steps per chunk. A longer chunk is not faster, and where keys are alike and nothing decays, an error
+in it grows with the square of its length."""
 
 _SEGMENT = 1 << 19
 """Elements of a segment's tokens, states and matrices together."""
@@ -127,12 +128,12 @@ def _walks(x: Arguments) -> Iterator[_Walk]:
     """Dense sequences together, packed ones in batches of sequences of similar length."""
     if x.cu_seqlens is None:
         B, S = x.q.shape[:2]
-        L = chunk_length(S, x.chunk_size, _LONGEST)
+        L = chunk_length(S, _chunk_size(x), _LONGEST)
         yield _Walk(x, {heads: DenseChunkLayout(B, S, heads, L) for heads in x.head_counts}, 0)
         return
     bounds, first = packing("gated_delta_rule", "q", x.q, x.cu_seqlens), 0
     room = _SEGMENT if x.q.device.type == "cpu" else None
-    for group in groups(np.diff(bounds), x.chunk_size, lambda L, several: _elements(x, L), room, _LONGEST):
+    for group in groups(np.diff(bounds), _chunk_size(x), lambda L, several: _elements(x, L), room, _LONGEST):
         for start, end in group.batches:
             layout = partial(PackedChunkLayout, bounds, group.sequences[start:end], L=group.L, device=x.q.device)
             walk = _Walk(x, {heads: layout(heads) for heads in x.head_counts}, first)
@@ -149,17 +150,22 @@ def _normalise(x: Tensor, eps: float | None) -> Tensor | None:
     return factor
 
 
+def _chunk_size(x: Arguments) -> int:
+    """The caller's steps per chunk; 0 if none are stated, or more than the maximum."""
+    return x.chunk_size if x.chunk_size < _LONGEST.several else 0
+
+
 def _threads(x: Arguments) -> threads:
     tokens = x.q.numel() // max(1, x.q.shape[-2]) + x.v.numel() // max(1, x.v.shape[-2])
-    return threads(x.q.device, tokens * x.heads * (x.chunk_size or _LONGEST.several) >= _LARGE)
+    return threads(x.q.device, tokens * x.heads * (_chunk_size(x) or _LONGEST.several) >= _LARGE)
 
 
 def _starts(x: Arguments) -> int:
     """The number of starts of chunks: of every dense sequence, or of any packing of so many tokens."""
     if x.cu_seqlens is None:
         S = x.q.shape[1]
-        return -(-S // chunk_length(S, x.chunk_size, _LONGEST))
-    return most_chunks(x.q.shape[0], x.cu_seqlens.shape[0] - 1, x.chunk_size, _LONGEST)
+        return -(-S // chunk_length(S, _chunk_size(x), _LONGEST))
+    return most_chunks(x.q.shape[0], x.cu_seqlens.shape[0] - 1, _chunk_size(x), _LONGEST)
 
 
 def _state(x: Arguments, given: Tensor | None) -> Tensor:
