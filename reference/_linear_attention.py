@@ -42,6 +42,10 @@ _GATED_DELTA = _Rule("gated_delta_rule", channels=False, delta=True)
 _KIMI_DELTA = _Rule("kimi_delta_attention", channels=True, delta=True)
 
 
+_Arrays = tuple[Any, Any, Any, Any, Any]
+"""q, k, v, g and beta."""
+
+
 class _Options(NamedTuple):
     initial_state: np.ndarray | None
     scale: float | None
@@ -168,7 +172,7 @@ def gated_delta_step(
     return _times(x.q, after), after
 
 
-def _forward(rule: _Rule, arrays: Any, options: _Options, kernel_backend: Any) -> tuple[np.ndarray, np.ndarray]:
+def _forward(rule: _Rule, arrays: _Arrays, options: _Options, kernel_backend: Any) -> tuple[np.ndarray, np.ndarray]:
     call = check_linear_attention(NUMPY, *arrays, *options, function=rule.name, channels=rule.channels)
     choose(call, arrays[2], kernel_backend, packed=options.cu_seqlens is not None)
     x = _heads(rule, call, arrays, options.scale, options.qk_norm_eps)
@@ -320,13 +324,13 @@ def gated_delta_step_backward(
     ``do`` is ``(B, N, V)``. Returns gradients by argument name, with ``beta`` if it was given.
     """
     check_gated_delta_step(NUMPY, q, k, v, g, beta, state, scale, qk_norm_eps, "gated_delta_step_backward")
-    arrays = [x if x is None else x[:, None] for x in (q, k, v, g, beta)]
+    arrays = (q[:, None], k[:, None], v[:, None], g[:, None], None if beta is None else beta[:, None])
     options = _Options(state, scale, qk_norm_eps)
     gradients = _backward(_GATED_DELTA, arrays, options, do[:, None], dstate)
     return {"state": gradients.pop("initial_state"), **{name: x[:, 0] for name, x in gradients.items()}}
 
 
-def _backward(rule: _Rule, arrays: Any, options: _Options, do: np.ndarray, dstate: Any) -> dict[str, np.ndarray]:
+def _backward(rule: _Rule, arrays: _Arrays, options: _Options, do: np.ndarray, dstate: Any) -> dict[str, np.ndarray]:
     function = f"{rule.name}_backward"
     call = check_linear_attention(NUMPY, *arrays, *options, function=function, channels=rule.channels)
     initial_state, scale, eps, cu_seqlens, *_ = options

@@ -510,8 +510,8 @@ def check_linear_attention(
     cu_seqlens: Any,
     max_seqlen: Any,
     chunk_size: Any,
-    function: str,
     *,
+    function: str,
     channels: bool,
 ) -> Call:
     """Check a call of `simple_gla`, `gla`, `gated_delta_rule` or `kimi_delta_attention`; bind ``N``.

@@ -1,8 +1,10 @@
 """The laws of a stated recurrence that are about it alone: its value and its gradient, dense and packed."""
 
+from functools import partial
 from typing import Any
 
 from conformance.base.dtypes import HALF
+from conformance.cases import RecurrenceCases
 from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, law
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
 from conformance.laws._relations import results_of
@@ -31,7 +33,7 @@ def register(operation: Operation) -> None:
         check_gradient(operation, checker, case)
 
     if operation.stated is not None and operation.stated.recurrence.wide_gates:
-        _register_gate_dtypes(operation)
+        _register_gate_dtypes(operation, operation.stated)
     if not operation.packs:
         return
 
@@ -53,13 +55,13 @@ def register(operation: Operation) -> None:
         check_value(operation, checker, case)
 
 
-def _register_gate_dtypes(operation: Operation) -> None:
+def _register_gate_dtypes(operation: Operation, stated: RecurrenceCases) -> None:
     gates = tuple(argument.name for argument in operation.arguments if argument.role == "gate")
 
     @law(
         operation,
         "contract",
-        cases=lambda limits: operation.cases["dense"](limits, wide_gates=True),
+        cases=partial(stated.dense, wide_gates=True),
         strata=SHORT,
         dtypes=HALF,
         compiled_dtypes=HALF[:1],

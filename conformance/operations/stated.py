@@ -37,13 +37,14 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
     ]
     small = cases.kind(B=2, S=5, state=bool(stated.states), seed=11)
     packed = replace(small, B=3, S=0, lengths=(3, 0, 4), seed=12)
+    narrow = {letter: 1 if letter == "N" else 2 for letter in cases.letters}
     others = [
         *({"S": S} for S in (0, 1)),
         *({OPTION + name: value} for name, values in stated.options.items() for value in values[1:]),
         *({"left_out": (name,)} for name, given in stated.inputs.items() if given.optional),
         *([{"N": 4, "serves": cases.serves}] if stated.grouped else []),
-        {"S": 33, "gates": "saturated"},
-        {"S": 65, "B": 1, "gates": "remembering", "cotangents": "one step"},
+        {"S": 13, "gates": "saturated"},
+        {**narrow, "S": 257, "B": 1, "gates": "remembering", "cotangents": "one step"},
         {"S": 7, "gates": "extreme", "scale": 0.1},
         {"S": 13, "state": False, "cotangents": "output only"},
     ]

@@ -23,8 +23,8 @@ from jax_impl._gated_delta_rule.arguments import Arguments, Options, Result, Tok
 from jax_impl._gates import forget_matrix
 
 LONGEST = 32
-"""Maximum number of steps per chunk. A longer chunk is not faster, and where keys are alike and nothing decays, an error
-in it grows with the square of its length."""
+"""Maximum number of steps per chunk. A longer one is not faster, and where keys are alike and nothing decays, its error
+grows with the square of its length."""
 
 PADDING = (1.0, 1.0, 0.0, 0.0, 0.0)
 """q, k, v, g and β of a step that leaves the state as it is, and whose q and k can be divided by their length."""
@@ -92,8 +92,8 @@ def _solved(M: jax.Array, y: jax.Array, precision: str) -> jax.Array:
 def _inverse(M: jax.Array, precision: str) -> jax.Array:
     """``(1 + M)⁻¹`` for M below its diagonal, from the inverses of diagonal blocks of 1, 2, 4, … steps::
 
-        ⎛ A  0 ⎞⁻¹   ⎛     A⁻¹       0  ⎞
-        ⎝ C  B ⎠   = ⎝ −B⁻¹ C A⁻¹   B⁻¹ ⎠
+    ⎛ A  0 ⎞⁻¹   ⎛     A⁻¹       0  ⎞
+    ⎝ C  B ⎠   = ⎝ −B⁻¹ C A⁻¹   B⁻¹ ⎠
     """
     L, product = M.shape[-1], partial(einsum, "bnctj,bncjk->bnctk", precision=precision)
     steps = 1 << (L - 1).bit_length()

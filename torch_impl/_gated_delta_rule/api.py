@@ -102,7 +102,7 @@ def _autocast(q: Any, k: Any, v: Any, g: Any, beta: Any, state: Any) -> tuple[An
 
 
 def _check(*arguments: Any) -> Call:
-    return check_linear_attention(TORCH, *arguments, "gated_delta_rule", channels=False)
+    return check_linear_attention(TORCH, *arguments, function="gated_delta_rule", channels=False)
 
 
 def _checked(*arguments: Any) -> str:

@@ -26,8 +26,8 @@ from torch_impl._sequence_groups import LongestChunk, chunk_length, groups, most
 from torch_impl._threads import reconsider_threads, threads
 
 _LONGEST = LongestChunk(alone=32, several=32)
-"""Maximum number of steps per chunk. A longer chunk is not faster, and where keys are alike and nothing decays, an error
-in it grows with the square of its length."""
+"""Maximum number of steps per chunk. A longer one is not faster, and where keys are alike and nothing decays, its error
+grows with the square of its length."""
 
 _SEGMENT = 1 << 19
 """Elements of a segment's tokens, states and matrices together."""
