@@ -12,7 +12,7 @@ import torch_impl
 from conformance import oracle
 from conformance.base.exceptions import UsageError
 from conformance.base.options import QUICK_EXAMPLES, RunOptions
-from conformance.cases import MLSTMCase, _usual
+from conformance.cases import MLSTMCase, _recurrence, _usual
 from conformance.diagnosis.diagnose import diagnose
 from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.draws import planned, sampled, usual_rows
@@ -158,7 +158,8 @@ def test_the_page_has_the_table_of_sizes() -> None:
     lists = {
         "N": _usual.HEADS,
         "H of the GRU and the sLSTM": _usual.H,
-        "S of the GRU and the sLSTM": _usual.STEPS,
+        "K and V of linear attention, features of a recurrence of your own": _recurrence.FEATURES,
+        "S of the GRU, the sLSTM, linear attention and a recurrence of your own": _usual.STEPS,
         "B": _usual.BATCHES,
         "packed sequences, some empty, some of one step": _usual.PACKED,
         "S of the scans": _usual.SCAN_SIZES.values["S"],
