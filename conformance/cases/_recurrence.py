@@ -266,8 +266,8 @@ class RecurrenceCases:
             return self.dense(limits)
         return self.dense(limits).map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))
 
-    def extremes(self, limits: Limits) -> st.SearchStrategy:
-        return st.one_of(*(self.dense(limits, gates=gates) for gates in ("extreme", "saturated")))
+    def extremes(self, limits: Limits, **fixed: Any) -> st.SearchStrategy:
+        return st.one_of(*(self.dense(limits, gates=gates, **fixed) for gates in ("extreme", "saturated")))
 
 
 _COMPILED = {"small": (2, 5), "chunk": (2, 65), "long": (1, LONG_STEPS)}

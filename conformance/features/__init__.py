@@ -45,13 +45,18 @@ _DESCRIBED = {
 
 def described(operation: Operation) -> Described:
     """The features and the exemplary cases of an operation."""
-    return _DESCRIBED[operation.about] if operation.stated is None else _of_stated(operation.stated)
+    if operation.stated is None:
+        return _DESCRIBED[operation.about]
+    one_step = operation.one_step
+    return _of_stated(operation.stated, one_step and tuple(option.name for option in one_step.options))
 
 
 @cache
-def _of_stated(stated: RecurrenceCases) -> Described:
-    features = tuple(recurrence.features(stated))
-    return Described(features=features, plain=partial(recurrence.plain, stated), rich=partial(recurrence.rich, stated))
+def _of_stated(stated: RecurrenceCases, of_step: tuple[str, ...] | None) -> Described:
+    """Those of a recurrence, or of one step of it, which has these options."""
+    fixed = {} if of_step is None else {"S": 1, "state": True}
+    plain, rich = (partial(exemplary, stated, **fixed) for exemplary in (recurrence.plain, recurrence.rich))
+    return Described(features=tuple(recurrence.features(stated, of_step)), plain=plain, rich=rich)
 
 
 def features_of(op: Operation | str) -> tuple[Feature, ...]:

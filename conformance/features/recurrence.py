@@ -1,6 +1,6 @@
 """Features of calls of a stated recurrence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -20,15 +20,17 @@ def _gates(case: RecurrenceCase) -> np.ndarray:
     return np.concatenate([np.zeros(0), *(arrays[name].values.ravel() for name in gates if name in arrays)])
 
 
-def features(cases: RecurrenceCases) -> Iterator[Feature]:
-    """The features of a recurrence's calls."""
-    stated = cases.recurrence
+def features(cases: RecurrenceCases, of_step: Sequence[str] | None = None) -> Iterator[Feature]:
+    """The features of a recurrence's calls, or of one step of it, which has these options and is given all arrays."""
+    stated, whole = cases.recurrence, of_step is None
     if stated.states:
-        yield calls.initial_state(False, True)
+        yield from (calls.initial_state(False, True),) if whole else ()
         yield calls.STATE_COTANGENTS
     if any(given.unbounded for given in stated.arguments.values()):
         yield from calls.of_gates(_gates, "gate or log decay", "gate or a log decay")
-    yield from (calls.NO_STEPS, calls.NO_SEQUENCES, calls.SEVERAL_STEPS, *calls.BLOCKS, calls.SEVERAL_SEQUENCES)
+    yield from (calls.NO_STEPS, calls.NO_SEQUENCES) if whole else (calls.NO_SEQUENCES,)
+    yield from (calls.SEVERAL_STEPS, *calls.BLOCKS) if whole else ()
+    yield calls.SEVERAL_SEQUENCES
     if any("N" in given.letters for given in stated.arguments.values()):
         yield calls.SEVERAL_HEADS
     if stated.grouped:
@@ -45,14 +47,15 @@ def features(cases: RecurrenceCases) -> Iterator[Feature]:
     for letter in cases.features:
         yield _uneven(letter)
         yield from calls.above(letter)
-    if stated.packs:
+    if stated.packs and whole:
         yield calls.PACKING[0]
     for name, given in stated.arguments.items():
-        if given.optional and given.role != "state":
+        if given.optional and given.role != "state" and whole:
             yield _left_out(name)
-    for name, values in stated.options.items():
-        for other in values[1:]:
-            yield _option(name, values[0], other, several=len(values) > 2)
+    for name in stated.options if of_step is None else of_step:
+        default, *others = stated.options[name]
+        for other in others:
+            yield _option(name, default, other, several=len(others) > 1)
     yield calls.LAYOUT
     yield calls.scaled("values", 2.0)
     yield calls.SCALED_COTANGENTS
@@ -94,13 +97,15 @@ def _option(name: str, default: Any, other: Any, several: bool) -> Feature:
     )
 
 
-def plain(cases: RecurrenceCases, seed: int) -> RecurrenceCase:
+def plain(cases: RecurrenceCases, seed: int, **fixed: Any) -> RecurrenceCase:
     """The plainest call: one sequence of 64 steps, one head, 16 features, no states, moderate gates."""
     sizes: dict[str, Any] = {letter: 1 if letter == "N" else calls.MULTIPLE for letter in cases.letters}
-    return cases.kind(B=1, S=calls.BLOCK, **sizes, cotangents="output only", seed=seed)
+    fields: dict[str, Any] = {"B": 1, "S": calls.BLOCK, **sizes, "cotangents": "output only", **fixed}
+    return cases.kind(**fields, seed=seed)
 
 
-def rich(cases: RecurrenceCases, seed: int) -> RecurrenceCase:
+def rich(cases: RecurrenceCases, seed: int, **fixed: Any) -> RecurrenceCase:
     """A small call with states, several sequences and, where there are any, shared heads."""
     heads: dict[str, Any] = {"N": 4} if "N" in cases.letters else {}
-    return cases.kind(B=2, S=7, state=bool(cases.recurrence.states), seed=seed, serves=cases.serves, **heads)
+    fields: dict[str, Any] = {"B": 2, "S": 7, "state": bool(cases.recurrence.states), "serves": cases.serves, **heads}
+    return cases.kind(**{**fields, **fixed}, seed=seed)

@@ -7,6 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from conformance import oracle
+from conformance.base.call import Call
 from conformance.cases import Limits
 from conformance.laws import FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
@@ -27,6 +28,7 @@ from conformance.laws._relations import (
 )
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation
+from conformance.operations._one_step import OneStep
 from conformance.tolerance.budget import Expected
 
 _LOSS_SCALE = 2.0**20
@@ -167,6 +169,37 @@ def register(operation: Operation) -> None:
             if got[1] is not None and own[1] is not None:
                 of_gradient = operation.gradient(values, call.options, oracle.values(single.cotangents), precision)
                 alike(checker, got[1], own[1], of_gradient, case.steps, of="gradient of ", only=names)
+
+
+def register_steps(operation: Operation) -> None:
+    """Register the law of one step of a recurrence."""
+    step: OneStep = operation.one_step
+    whole = step.sequence
+
+    @law(
+        operation,
+        "definition",
+        cases=operation.cases["steps"],
+        strata=SMALL,
+        compiled_dtypes=("float32", "bfloat16"),
+        forward=True,
+    )
+    def sequence(checker: Checker, case: Any) -> None:
+        """Step by step gives the same results as the whole sequence.
+
+        {op} applied S times = one call with S steps
+        """
+        arrays, options = step.with_state(case, checker.dtype), step.options_of(case)
+        state, outputs, last = operation.kept(step.at(arrays, 0) if case.S else {}), [], {}
+        for t in range(case.S):
+            last = checker.call(Call(operation=operation.name, arrays={**step.at(arrays, t), **state}, options=options))
+            output = last[whole.output]
+            outputs.append(replace(output, values=output.values[:, None]))
+            # An output in 16 bits is not what the next step reads: a state has its own copy of it.
+            state = operation.carried(last)
+        if outputs:
+            results = {whole.output: along_steps(*outputs), **{name: last[name] for name in whole.states}}
+            checker.agree(results, expected_value(whole, checker, case), case.steps, times=1 if case.S < 2 else 2)
 
 
 def register_clipping(operation: Operation) -> None:

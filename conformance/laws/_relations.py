@@ -20,7 +20,6 @@ from conformance.frameworks.implementation import Results
 from conformance.laws._answers import expected_gradient, expected_value
 from conformance.laws.checker import Checker, LawError
 from conformance.operations import Operation, in_expected_units
-from conformance.operations._one_step import OneStep
 from conformance.tolerance.budget import Expected, Precision, allowed
 from conformance.tolerance.compared import dtype_of
 from conformance.tolerance.staged import Staged, stages
@@ -213,23 +212,3 @@ def expect_zero(name: str, gradient: np.ndarray, where: str) -> None:
     """Check that a gradient is exactly 0, which rounding cannot change."""
     if gradient.size and not np.abs(gradient).max() == 0:
         raise LawError(f"gradient of {name}", f"is {np.abs(gradient).max():.3g} {where}")
-
-
-def check_steps(
-    steps: OneStep,
-    step: Operation,
-    checker: Checker,
-    case: Any,
-) -> None:
-    """Compare a call for each step, which continues from the state of the one before, with the whole sequence."""
-    whole, arrays, options = steps.sequence, steps.with_state(case, checker.dtype), steps.options_of(case)
-    state, outputs, last = step.kept(arrays), [], {}
-    for t in range(case.S):
-        last = checker.call(Call(operation=step.name, arrays={**steps.at(arrays, t), **state}, options=options))
-        output = last[whole.output]
-        outputs.append(replace(output, values=output.values[:, None]))
-        # An output in 16 bits is not what the next step reads: a state has its own copy of it.
-        state = step.carried(last)
-    if outputs:
-        results = {whole.output: along_steps(*outputs), **{name: last[name] for name in whole.states}}
-        checker.agree(results, expected_value(whole, checker, case), case.steps, times=1 if case.S < 2 else 2)

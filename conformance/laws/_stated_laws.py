@@ -4,7 +4,6 @@ from functools import partial
 from typing import Any
 
 from conformance.base.dtypes import HALF
-from conformance.cases import RecurrenceCases
 from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, law
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
 from conformance.laws._relations import results_of
@@ -33,7 +32,7 @@ def register(operation: Operation) -> None:
         check_gradient(operation, checker, case)
 
     if operation.stated is not None and operation.stated.recurrence.wide_gates:
-        _register_gate_dtypes(operation, operation.stated)
+        _register_gate_dtypes(operation)
     if not operation.packs:
         return
 
@@ -55,13 +54,13 @@ def register(operation: Operation) -> None:
         check_value(operation, checker, case)
 
 
-def _register_gate_dtypes(operation: Operation, stated: RecurrenceCases) -> None:
+def _register_gate_dtypes(operation: Operation) -> None:
     gates = tuple(argument.name for argument in operation.arguments if argument.role == "gate")
 
     @law(
         operation,
         "contract",
-        cases=partial(stated.dense, wide_gates=True),
+        cases=partial(operation.cases["dense"], wide_gates=True),
         strata=SHORT,
         dtypes=HALF,
         compiled_dtypes=HALF[:1],

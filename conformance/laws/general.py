@@ -146,6 +146,8 @@ def register(op: str) -> None:
         _stated_laws.register(operation)
     if operation.recurs:
         _recurrence_laws.register(operation)
+    if operation.one_step is not None:
+        _recurrence_laws.register_steps(operation)
     if operation.takes("gradient_clipping"):
         _recurrence_laws.register_clipping(operation)
     if operation.packs:

@@ -28,9 +28,9 @@ from conformance.laws._answers import (
     lacking,
 )
 from conformance.laws._general_transforms import served
-from conformance.laws._relations import check_steps, results_of, same_results
+from conformance.laws._relations import results_of, same_results
 from conformance.laws.checker import Checker
-from conformance.operations.mlstm import FORMS, MLSTM, MLSTM_STEP, ONE_STEP
+from conformance.operations.mlstm import FORMS, MLSTM, MLSTM_STEP
 
 GRADIENT = "dx = Σ_out ⟨d_out, ∂out/∂x⟩ for x in q, k, v, i, f, C₀, n₀, m₀ and out in h, C_T, n_T, m_T"
 
@@ -241,22 +241,6 @@ def accumulation(checker: Checker, case: MLSTMCase) -> None:
     expected = oracle.mlstm(oracle.values(arrays), call.options, precise)
     got = checker.call(replace(call, arrays=arrays))
     checker.agree(got, expected, case.steps, only=tuple(MLSTM.states))
-
-
-@law(
-    "mlstm_step",
-    "definition",
-    cases=lambda limits: cases.mlstm(limits, layout="contiguous"),
-    strata=SMALL,
-    compiled_dtypes=("float32", "bfloat16"),
-    forward=True,
-)
-def sequence(checker: Checker, case: MLSTMCase) -> None:
-    """Step by step gives the same results as the whole sequence.
-
-    mlstm_step applied S times = mlstm
-    """
-    check_steps(ONE_STEP, MLSTM_STEP, checker, case)
 
 
 def _one_step(limits: Limits) -> st.SearchStrategy:

@@ -9,9 +9,8 @@ from conformance import cases, oracle
 from conformance.cases import Limits, SLSTMCase
 from conformance.laws import EVERY, FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import check_gradient, check_value
-from conformance.laws._relations import check_steps
 from conformance.laws.checker import Checker
-from conformance.operations.slstm import ONE_STEP, SLSTM, SLSTM_STEP
+from conformance.operations.slstm import SLSTM, SLSTM_STEP
 
 _LOW = -40.0
 """An input gate below the sum of all log forget gates of the steps before it."""
@@ -161,22 +160,6 @@ def accumulation(checker: Checker, case: SLSTMCase) -> None:
     precise = replace(checker.precision(case.steps), dtype="float32")
     expected = oracle.slstm(oracle.values(call.arrays), call.options, precise)
     checker.agree(checker.call(call), expected, case.steps, only=tuple(SLSTM.states))
-
-
-@law(
-    "slstm_step",
-    "definition",
-    cases=lambda limits: cases.slstm(limits, layout="contiguous", clipping=None, return_state=True),
-    strata=SMALL,
-    compiled_dtypes=("float32", "bfloat16"),
-    forward=True,
-)
-def sequence(checker: Checker, case: SLSTMCase) -> None:
-    """Step by step gives the same results as the whole sequence.
-
-    slstm_step applied S times = slstm
-    """
-    check_steps(ONE_STEP, SLSTM_STEP, checker, case)
 
 
 @law(

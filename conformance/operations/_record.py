@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.cases import STRATA, Limits, RecurrenceCases
+from conformance.cases import STRATA, RecurrenceCases
 from conformance.oracle import Values
 from conformance.tolerance.budget import Expected, Precision
 
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
-Strategy = Callable[[Limits], st.SearchStrategy]
+Strategy = Callable[..., st.SearchStrategy]
+"""Draws cases within `Limits`; some take fields that are fixed, by keyword."""
 Role = Literal["value", "gate", "state", "index"]
 
 
@@ -182,7 +183,8 @@ class Record(Public):
         backward: how a target's own backward is called.
         cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``. Two more
             where they differ: ``packed gradient``, packed cases whose gradient the definition alone determines, and
-            ``cut``, cases that are cut at a share ``cut`` of their steps, for targets that compile per shape.
+            ``cut``, cases that are cut at a share ``cut`` of their steps, for targets that compile per shape. One step
+            has ``steps`` too, sequences that are computed step by step.
         make_call: makes the call of the operation with this name that a case stands for, in a dtype.
         value, gradient: the oracle's answer for the arrays of a call, dense or packed.
         immaterial: the fields of a case on which no value depends, each with one value that stands for all.
@@ -195,6 +197,7 @@ class Record(Public):
         strata: the sizes on which the shared laws are tried.
         usual: whether its cases can have the sizes that people use (`conformance.cases._usual`).
         cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
+        one_step: of one step of a recurrence, what it has of whole sequences (`OneStep`).
     """
 
     arguments: tuple[Argument, ...]
@@ -218,3 +221,4 @@ class Record(Public):
     strata: tuple[str, ...] = STRATA
     usual: bool = False
     cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack
+    one_step: Any = None

@@ -1,7 +1,8 @@
 """Linear attention and the delta rule: `simple_gla`, `gla`, `gated_delta_rule`, `kimi_delta_attention`."""
 
+from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Option
-from conformance.operations.stated import operation_of
+from conformance.operations.stated import operation_of, step_of
 from conformance.rows import correct
 from conformance.specification.recurrence import Specified, gate, log_decay, state, value
 
@@ -38,9 +39,10 @@ def _specified(name: str, channels: bool) -> Specified:
     )
 
 
-RECORDS = tuple(
-    operation_of(
-        stated := _specified(name, channels),
+def _record(name: str, channels: bool) -> Operation:
+    stated = _specified(name, channels)
+    return operation_of(
+        stated,
         never_0=("K", "N"),
         options=(
             *(
@@ -51,10 +53,13 @@ RECORDS = tuple(
             BACKEND,
         ),
     )
-    for name, channels in (
-        ("simple_gla", False),
-        ("gla", True),
-        ("gated_delta_rule", False),
-        ("kimi_delta_attention", True),
-    )
+
+
+_GATED_DELTA_RULE = _record("gated_delta_rule", channels=False)
+RECORDS = (
+    _record("simple_gla", channels=False),
+    _record("gla", channels=True),
+    _GATED_DELTA_RULE,
+    step_of(_GATED_DELTA_RULE, "gated_delta_step", options=("scale", "qk_norm_eps"), names={"initial_state": "state"}),
+    _record("kimi_delta_attention", channels=True),
 )

@@ -145,9 +145,11 @@ _STEP_VECTOR_CASES = (
     MLSTMCase(2, 1, 2, 17, 11, gates="remembering", scale=4.0, state="random"),
     MLSTMCase(2, 1, 2, 3, 2, gates="low m", eps=1e-3, state="random", cotangents="state only"),
 )
-ONE_STEP = OneStep(MLSTM, Option(name="eps", default=0.0, refused={"a negative eps": -1.0}), _with_state)
-MLSTM_STEP = ONE_STEP.record(
-    cases={"dense": lambda limits, **fixed: cases.mlstm(limits, S=1, **fixed)},
+MLSTM_STEP = OneStep(MLSTM, (Option(name="eps", default=0.0, refused={"a negative eps": -1.0}),), _with_state).record(
+    cases={
+        "dense": lambda limits, **fixed: cases.mlstm(limits, S=1, **fixed),
+        "steps": lambda limits: cases.mlstm(limits, layout="contiguous"),
+    },
     rows=(MLSTMCase(2, 1, 2, 3, 2, state="random", seed=3),),
     vector_cases=_STEP_VECTOR_CASES,
     extremes=lambda limits: _extremes(limits, S=1),

@@ -100,10 +100,12 @@ def _with_state(case: SLSTMCase, dtype: str) -> dict[str, Array]:
 
 
 _FORGET_GATE = Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"})
-ONE_STEP = OneStep(SLSTM, _FORGET_GATE, _with_state)
-_FIXED: dict[str, Any] = {"S": 1, "clipping": None, "return_state": True}
-SLSTM_STEP = ONE_STEP.record(
-    cases={"dense": lambda limits, **fixed: cases.slstm(limits, **_FIXED, **fixed)},
+_FIXED: dict[str, Any] = {"clipping": None, "return_state": True}
+SLSTM_STEP = OneStep(SLSTM, (_FORGET_GATE,), _with_state).record(
+    cases={
+        "dense": lambda limits, **fixed: cases.slstm(limits, S=1, **_FIXED, **fixed),
+        "steps": lambda limits: cases.slstm(limits, layout="contiguous", **_FIXED),
+    },
     rows=(SLSTMCase(2, 1, 2, 3, state="random", seed=9),),
     vector_cases=(
         SLSTMCase(2, 1, 3, 3, state="random"),
@@ -113,7 +115,7 @@ SLSTM_STEP = ONE_STEP.record(
         SLSTMCase(3, 1, 2, 3, gates="resets", state="empty"),
         SLSTMCase(2, 1, 2, 3, gates="low m", state="random", cotangents="state only"),
     ),
-    extremes=lambda limits: _extremes(limits, **_FIXED),
+    extremes=lambda limits: _extremes(limits, S=1, **_FIXED),
 )
 
 RECORDS = (SLSTM, SLSTM_STEP)

@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from conformance import oracle
 from conformance.base.exceptions import UsageError, text_of
 from conformance.cases import RecurrenceCases
 from conformance.cases._recurrence import OPTION
+from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
 from conformance.operations._record import Argument, Option, Output, Role
 from conformance.specification.recurrence import Given, Recurrence
@@ -68,6 +69,31 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         gradient=partial(oracle.gradient_of, stated),
         stated=cases,
         **{**fields, **more},
+    )
+
+
+def step_of(whole: Operation, name: str, options: Sequence[str], names: Mapping[str, str]) -> Operation:
+    """The record of one step of a recurrence, a function whose arrays are all given.
+
+    Args:
+        name: of the function.
+        options: the names of those that a step has too.
+        names: what a step calls the states that it takes, by the argument of whole sequences.
+    """
+    assert whole.stated is not None
+    cases, of_step = whole.stated, tuple(option for option in whole.options if option.name in options)
+    fixed: dict[str, Any] = {"left_out": (), "state": True}
+    alone = {"B": 2, "S": 1, "lengths": None, **fixed}
+    return OneStep(whole, of_step, lambda case, dtype: replace(case, **fixed).arrays(dtype), names).record(
+        name=name,
+        about=name,
+        cases={
+            "dense": partial(cases.dense, S=1, **fixed),
+            "steps": partial(cases.dense, layout="contiguous", **fixed),
+        },
+        rows=(replace(whole.rows[0], **alone),),
+        vector_cases=tuple(dict.fromkeys(replace(case, **alone) for case in whole.vector_cases)),
+        extremes=None if whole.extremes is None else partial(cases.extremes, S=1, **fixed),
     )
 
 

@@ -1,5 +1,7 @@
 """Faults of linear attention and of the delta rule, each in the operations that can have it."""
 
+from dataclasses import replace
+
 from conformance.rows.row import Row, changes
 
 PLAIN = ("simple_gla", "gla")
@@ -161,4 +163,43 @@ def _rows(op: str) -> tuple[Row, ...]:
     return tuple(row for text in texts for row in changes(text.format(op=op)))
 
 
-ROWS = tuple(row for op in (*PLAIN, *DELTA) for row in _rows(op))
+_OF_SEVERAL_STEPS = (
+    "gradient of the memory detached at steps that are multiples of 16",
+    "beta of None counts as a half",
+)
+_STEP = """
+    @ gated_delta_step _linear_attention.py gated_delta_step
+
+    output is read before the write
+    - return (_times(x.q, after), after)
+    + return (_times(x.q, float64(state)), after)
+
+    returns the memory that it was given
+    - return (_times(x.q, after), after)
+    + return (_times(x.q, after), float64(state))
+
+    memory written in place
+    - return (_times(x.q, after), after)
+    + state[...] = after
+    + return (_times(x.q, after), after)
+
+    memory handed on in float32
+    - return (_times(x.q, after), after)
+    + return (_times(x.q, after), after.astype(np.float32))
+
+    @ gated_delta_step _linear_attention.py gated_delta_step_backward
+
+    gradient of the memory zero
+    - gradients.pop("initial_state")
+    + 0 * gradients.pop("initial_state")
+"""
+
+
+def _rows_of_step() -> tuple[Row, ...]:
+    """Of one step: the faults of the gated delta rule that show there, and its own."""
+    shared = (row for row in _rows("gated_delta_rule") if row.function != "_forward")
+    of_step = (replace(row, op="gated_delta_step") for row in shared if row.name not in _OF_SEVERAL_STEPS)
+    return (*of_step, *changes(_STEP))
+
+
+ROWS = (*(row for op in (*PLAIN, *DELTA) for row in _rows(op)), *_rows_of_step())

@@ -9,7 +9,7 @@ from conformance.base.dtypes import array
 from conformance.cases import FwbwCase, GRUCase, MLSTMCase
 from conformance.operations.fwbw import FWBW
 from conformance.operations.gru import GRU
-from conformance.operations.mlstm import MLSTM, MLSTM_STEP, ONE_STEP
+from conformance.operations.mlstm import MLSTM, MLSTM_STEP
 from tests.calls.refusals import (
     PACKINGS,
     BadCall,
@@ -114,7 +114,7 @@ def mlstm_calls() -> list[BadCall]:
 
 
 def _step() -> dict[str, Any]:
-    return ONE_STEP.at(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
+    return MLSTM_STEP.one_step.at(MLSTMCase(2, 1, 2, 4, 5, state="random").arrays("float32"), 0)
 
 
 def mlstm_step_calls() -> list[BadCall]:
