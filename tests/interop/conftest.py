@@ -17,6 +17,7 @@ _PEERS = {
     "test_mlstm_kernels.py": ("mlstm_kernels", "xlstm", "torch"),
     "test_mlstm_kernels_jax.py": ("mlstm_kernels", "flax", "jax"),
     "test_transformers.py": ("transformers", "mlstm_kernels", "xlstm", "torch"),
+    "test_transformers_gated_delta.py": ("transformers", "torch"),
     "test_xlstm_example.py": ("transformers", "torch", "jax"),
     "test_xlstm_mlstm.py": ("mlstm_kernels", "xlstm", "torch", "flax"),
     "test_xlstm_slstm.py": ("xlstm", "flashrnn", "torch", "flax"),

@@ -1,9 +1,9 @@
-"""Speed on a CPU of xLSTM models on our operations next to the same models on the peer's own kernels.
+"""Speed on a CPU of transformers' xLSTM and Qwen3-Next on our operations next to the same models on their own kernels.
 
     python -m tests.interop.ratios
 
-Prints, for a prompt, a generated token and a training step, the peer's time over ours: the median of interleaved
-rounds, each of which times both, and the quartiles. Nothing is asserted: times depend on the machine.
+Prints for each model, for a prompt, a generated token and a training step, the peer's time over ours: the median of
+interleaved rounds, each of which times both, and the quartiles. Nothing is asserted: times depend on the machine.
 """
 
 import argparse
@@ -21,19 +21,42 @@ with warnings.catch_warnings():
     import transformers
     from transformers import xLSTMConfig, xLSTMForCausalLM
 
+    from tests.interop.gated_delta_models import made
     from torch_impl.interop.transformers import install
 
-SIZES = {"hidden_size": 256, "num_heads": 4, "num_hidden_layers": 2, "vocab_size": 512}
-PROMPT, BATCH = 512, 2
+VOCABULARY, PROMPT, BATCH = 512, 512, 2
+XLSTM = {"hidden_size": 256, "num_heads": 4, "num_hidden_layers": 2, "vocab_size": VOCABULARY}
+# Three layers in four are Gated DeltaNet.
+QWEN3_NEXT = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "num_hidden_layers": 4,
+    "vocab_size": VOCABULARY,
+}
 
 
-def model() -> Any:
+def xlstm() -> Any:
     torch.manual_seed(0)
-    return xLSTMForCausalLM(xLSTMConfig(**SIZES, bos_token_id=None, eos_token_id=None, pad_token_id=0)).eval()
+    return xLSTMForCausalLM(xLSTMConfig(**XLSTM, bos_token_id=None, eos_token_id=None, pad_token_id=0)).eval()
 
 
-def prefill(of: Any) -> Callable[[], object]:
-    text = torch.randint(1, SIZES["vocab_size"], (BATCH, PROMPT))
+def qwen3_next() -> Any:
+    return made("qwen3_next", **QWEN3_NEXT)
+
+
+# How to make a model, its sizes, and the name of its cache.
+MODELS: dict[str, tuple[Callable[[], Any], dict[str, int], str]] = {
+    "xLSTM": (xlstm, XLSTM, "cache_params"),
+    "Qwen3-Next": (qwen3_next, QWEN3_NEXT, "past_key_values"),
+}
+
+
+def prefill(of: Any, _cache: str) -> Callable[[], object]:
+    text = torch.randint(1, VOCABULARY, (BATCH, PROMPT))
 
     def run() -> object:
         with torch.no_grad():
@@ -42,22 +65,22 @@ def prefill(of: Any) -> Callable[[], object]:
     return run
 
 
-def decode(of: Any) -> Callable[[], object]:
-    text = torch.randint(1, SIZES["vocab_size"], (BATCH, 1))
+def decode(of: Any, cache: str) -> Callable[[], object]:
+    text = torch.randint(1, VOCABULARY, (BATCH, 1))
     with torch.no_grad():
-        cache = of(text, use_cache=True).cache_params
+        kept = getattr(of(text, use_cache=True), cache)
 
     def run() -> object:
         with torch.no_grad():
             for _ in range(8):
-                of(text, cache_params=cache, use_cache=True)
+                of(text, **{cache: kept}, use_cache=True)
         return None
 
     return run
 
 
-def train(of: Any) -> Callable[[], object]:
-    text = torch.randint(1, SIZES["vocab_size"], (BATCH, PROMPT))
+def train(of: Any, _cache: str) -> Callable[[], object]:
+    text = torch.randint(1, VOCABULARY, (BATCH, PROMPT))
 
     def run() -> object:
         of.zero_grad()
@@ -78,19 +101,21 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     if rounds < 1:
         parser.error(f"--rounds is {rounds}; expected at least 1")
-    theirs, ours = model(), install(model())
-    kernels = type(theirs.backbone.blocks[0].mlstm_layer.mlstm_backend).__name__
-    print(f"transformers {transformers.__version__} ({kernels}, native kernels), PyTorch {torch.__version__}")
-    print(f"{torch.get_num_threads()} threads; {SIZES}; batch {BATCH}, prompt {PROMPT}")
+    # It warns for each function in PyTorch that a package with kernels for GPUs would replace.
+    transformers.logging.set_verbosity_error()
+    print(f"transformers {transformers.__version__}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
     print("peer's time over ours: median of interleaved rounds (quartiles)")
-    for name, made in (("prompt", prefill), ("token", decode), ("training step", train)):
-        pair = made(theirs), made(ours)
-        for run in pair:
-            run()
-        times = [[seconds(run) for run in pair] for _ in range(rounds)]
-        low, middle, high = np.quantile([peer / mine for peer, mine in times], [0.25, 0.5, 0.75])
-        mine = statistics.median(each[1] for each in times) * 1e3
-        print(f"{name:14} {middle:5.2f} ({low:.2f} to {high:.2f}); ours {mine:.1f} ms")
+    for model, (of, sizes, cache) in MODELS.items():
+        print(f"{model}: {sizes}; batch {BATCH}, prompt {PROMPT}")
+        pairs = of(), install(of())
+        for name, timed in (("prompt", prefill), ("token", decode), ("training step", train)):
+            pair = [timed(each, cache) for each in pairs]
+            for run in pair:
+                run()
+            times = [[seconds(run) for run in pair] for _ in range(rounds)]
+            low, middle, high = np.quantile([peer / mine for peer, mine in times], [0.25, 0.5, 0.75])
+            mine = statistics.median(each[1] for each in times) * 1e3
+            print(f"{name:14} {middle:5.2f} ({low:.2f} to {high:.2f}); ours {mine:.1f} ms")
 
 
 if __name__ == "__main__":

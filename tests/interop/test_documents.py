@@ -15,4 +15,4 @@ def test_a_block_runs(block: int) -> None:
 
 
 def test_there_are_blocks() -> None:
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 7

@@ -1,7 +1,9 @@
-"""`mlstm` and `mlstm_step` in a loaded xLSTM of transformers: ``install(model)`` and ``uninstall(model)``.
+"""Our operations in loaded models of transformers: ``install(model)`` and ``uninstall(model)``.
 
-Every mLSTM layer of the model then computes prompts and training by `mlstm` and single tokens by `mlstm_step`. Weights,
-configuration, cache and `generate` stay transformers' own. The function is that of the model's own kernels; two things
+Weights, their names, configuration, cache and `generate` stay transformers' own. Two kinds of layers are served, each
+with the function of the model's own kernels:
+
+**The mLSTM layers of an xLSTM** compute prompts and training by `mlstm`, and single tokens by `mlstm_step`. Two things
 may differ:
 
 - With m > 64, the floor of the normaliser is ``exp(−64)``, not ``exp(−m)``; with an ``eps`` of 1e-11 or more, the
@@ -9,63 +11,67 @@ may differ:
 - transformers' xLSTM ignores an `attention_mask`: padding is read like any token. With ``apply_attention_mask=True``,
   masked tokens leave the memory as it is, so that a sequence gives the same in a batch as alone, wherever its padding
   is.
+
+**The Gated DeltaNet layers of Qwen3-Next, Qwen3.5, Qwen3.5-MoE and OLMo Hybrid** compute prompts and training by
+`gated_delta_rule`, and single tokens by `gated_delta_step`. Three things differ from transformers' own code in PyTorch:
+
+- Strong gates lose no digits, and g = −∞ empties the memory. transformers' code subtracts sums of g over 64 steps.
+- A float64 model is computed in float64, not in float32.
+- Packed sequences (`cu_seq_lens_q` with `seq_idx`) are served; transformers needs flash-linear-attention for them.
 """
 
-import dataclasses
-import inspect
-from dataclasses import dataclass
-from typing import Any
-
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from reference.arguments import describe
 from reference.backends import known_backend
 from torch_impl._backends import KernelBackend
-from torch_impl.interop.head_first import HeadFirstState, check_inputs, run_sequences, run_step
+from torch_impl.interop import transformers_gated_delta, transformers_xlstm
+from torch_impl.interop.transformers_xlstm import MLSTMBackend
 
-_MODES = ("inference", "train", "train_with_padding")
-_HELD = "_gatespec_mask_hook"
+__all__ = ["MLSTMBackend", "install", "uninstall"]
+
+_SERVED = (
+    "an xLSTM of transformers, or a model of transformers with Gated DeltaNet layers, such as Qwen3-Next, Qwen3.5, "
+    "Qwen3.5-MoE or OLMo Hybrid"
+)
+# The attribute of a changed module that holds what undoes the change.
+_UNDO = "_gatespec_undo"
 
 
 def install(
     model: nn.Module, *, kernel_backend: KernelBackend | str | None = None, apply_attention_mask: bool = False
 ) -> nn.Module:
-    """Let every mLSTM layer of a transformers xLSTM run on `mlstm` and `mlstm_step`.
+    """Let the mLSTM layers or the Gated DeltaNet layers of a model of transformers run on our operations.
 
     Args:
-        model: an ``xLSTMForCausalLM``, an ``xLSTMModel``, or a module that contains one. It is changed in place; its
-            parameters and their names stay.
-        kernel_backend: as in `mlstm`; None chooses by the arrays of each call.
-        apply_attention_mask: whether tokens whose `attention_mask` is 0 leave the memory as it is. Otherwise the mask
-            is ignored, as by transformers. The mask has shape ``(B, S)``, or with a cache ``(B, S_past + S)``.
-            With activation checkpointing, each forward pass must be followed by its backward pass, which uses its mask.
+        model: an xLSTM, or a model with Gated DeltaNet layers: Qwen3-Next, Qwen3.5, Qwen3.5-MoE or OLMo Hybrid; with or
+            without a head, or a module that contains one. It is changed in place; its parameters and their names stay.
+        kernel_backend: as in `mlstm` and `gated_delta_rule`; None chooses by the arrays of each call.
+        apply_attention_mask: for an xLSTM, whether tokens whose `attention_mask` is 0 leave the memory as it is.
+            Otherwise the mask is ignored, as by transformers. The mask has shape ``(B, S)``, or with a cache
+            ``(B, S_past + S)``. With activation checkpointing, each forward pass must be followed by its backward pass,
+            which uses its mask. Models with Gated DeltaNet layers apply the mask themselves, and refuse True.
 
     Returns:
         `model`.
 
     Raises:
-        ValueError: there is no mLSTM layer in `model`, gatespec is installed in it already, or its configuration asks
-            for something that `mlstm` does not compute: a sigmoid input gate or a parallel kernel, an unknown mode; or
-            for kernels without a state in training, which the model's layers cannot use.
+        TypeError: `model` is not a module.
+        ValueError: `model` has no layer of these kinds, or gatespec is installed in it already. For an xLSTM: its
+            configuration asks for something that `mlstm` does not compute (a sigmoid input gate or a parallel kernel,
+            an unknown mode), or for kernels without a state in training, which the model's layers cannot use. For Gated
+            DeltaNet: `apply_attention_mask` is True, or something else has replaced a layer's `forward`.
     """
     backend = known_backend("install", kernel_backend, KernelBackend)
     _check_model("install", model)
-    layers = _layers(model)
-    stacks = [module for module in model.modules() if hasattr(module, "blocks") and hasattr(module, "embeddings")]
-    if not layers or not stacks:
-        raise ValueError(f"install: `model` is a {type(model).__name__}; expected an xLSTM of transformers")
-    if any(isinstance(kernels, MLSTMBackend) for _, kernels in layers):
+    if any(_UNDO in vars(module) for module in model.modules()):
         raise ValueError("install: `model` runs on gatespec already; expected one on its own kernels")
-    settings = [_Settings.read(kernels.config) for _, kernels in layers]
-    mask = _Mask()
-    for (layer, kernels), each in zip(layers, settings, strict=True):
-        by_letter = "q" in inspect.signature(kernels.forward).parameters
-        made = (MLSTMBackend if by_letter else _SpelledOut)(kernels, each, backend, mask)
-        layer.mlstm_backend = made.train(layer.training)
-    if apply_attention_mask:
-        for stack in stacks:
-            setattr(stack, _HELD, stack.register_forward_pre_hook(mask.read, with_kwargs=True))
+    given = (model, backend, apply_attention_mask)
+    changes = transformers_xlstm.changes(*given) | transformers_gated_delta.changes(*given)
+    if not changes:
+        raise ValueError(f"install: `model` is a {type(model).__name__}; expected {_SERVED}")
+    for module, change in changes.items():
+        setattr(module, _UNDO, change())
     return model
 
 
@@ -79,252 +85,18 @@ def uninstall(model: nn.Module) -> nn.Module:
         `model`.
 
     Raises:
+        TypeError: `model` is not a module.
         ValueError: `install` has not changed `model`.
     """
     _check_model("uninstall", model)
-    ours = [(layer, kernels) for layer, kernels in _layers(model) if isinstance(kernels, MLSTMBackend)]
-    if not ours:
+    changed = [module for module in model.modules() if _UNDO in vars(module)]
+    if not changed:
         raise ValueError(f"uninstall: `model` is a {type(model).__name__}; expected one that `install` changed")
-    for layer, kernels in ours:
-        layer.mlstm_backend = kernels.replaced[0]
-    for module in model.modules():
-        if hasattr(module, _HELD):
-            getattr(module, _HELD).remove()
-            delattr(module, _HELD)
+    for module in changed:
+        vars(module).pop(_UNDO)()
     return model
 
 
 def _check_model(function: str, model: object) -> None:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{function}: `model` is {describe(model)}; expected an xLSTM of transformers")
-
-
-def _layers(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """Every mLSTM layer of a model, with its kernels."""
-    found = [(module, getattr(module, "mlstm_backend", None)) for module in model.modules()]
-    return [(layer, kernels) for layer, kernels in found if isinstance(kernels, nn.Module)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    """The fields of a configuration that concern the kernels, under its own names.
-
-    Attributes:
-        mode: "inference" always returns states; the others are for training.
-        chunk_size: steps per chunk, which does not change the value.
-        eps: added to the normaliser.
-        return_last_states: whether states are returned in training.
-        autocast_kernel_dtype: the dtype of q, k and v under autocast.
-        inference_state_dtype: the dtype in which a single step returns its state.
-    """
-
-    mode: str
-    chunk_size: int
-    eps: float
-    return_last_states: bool
-    autocast_kernel_dtype: torch.dtype
-    inference_state_dtype: torch.dtype
-
-    @staticmethod
-    def read(config: Any) -> "_Settings":
-        kernel = getattr(config, "chunkwise_kernel", None)
-        if not isinstance(kernel, str) or not kernel.startswith("chunkwise--") or "siging" in kernel:
-            raise ValueError(
-                f"install: `config.chunkwise_kernel` is {kernel!r}; expected a chunkwise kernel of the mLSTM with "
-                "exponential input gate"
-            )
-        for field in dataclasses.fields(_Settings):
-            if not hasattr(config, field.name):
-                raise ValueError(f"install: `config.{field.name}` is missing; expected a configuration of an xLSTM")
-        if config.mode not in _MODES:
-            raise ValueError(f"install: `config.mode` is {config.mode!r}; expected one of {', '.join(_MODES)}")
-        if config.mode != "inference" and not config.return_last_states:
-            raise ValueError(
-                f"install: `config.return_last_states` is False with `config.mode` {config.mode!r}; expected True: the "
-                "layers of the model unpack a state"
-            )
-        return _Settings(
-            mode=config.mode,
-            chunk_size=config.chunk_size,
-            eps=config.eps,
-            return_last_states=config.return_last_states,
-            autocast_kernel_dtype=_dtype("autocast_kernel_dtype", config.autocast_kernel_dtype),
-            inference_state_dtype=_dtype("inference_state_dtype", config.inference_state_dtype),
-        )
-
-
-def _dtype(field: str, name: object) -> torch.dtype:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"install: `config.{field}` is {name!r}; expected the name of a floating-point dtype")
-    return found
-
-
-class _Mask:
-    """The mask of the current call of a model, shared by its layers."""
-
-    def __init__(self) -> None:
-        self.kept: Tensor | None = None
-
-    def read(self, stack: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep the part of the mask that belongs to this call's tokens; earlier ones are in the cache."""
-        named = inspect.signature(type(stack).forward).parameters
-        given = dict(zip([name for name in named if name != "self"], args, strict=False)) | kwargs
-        tokens = given["input_ids"] if given.get("input_ids") is not None else given.get("inputs_embeds")
-        mask = given.get("attention_mask")
-        if mask is None or tokens is None:
-            self.kept = None
-            return
-        B, S = tokens.shape[:2]
-        if mask.ndim != 2 or mask.shape[0] != B or mask.shape[1] < S:
-            shape = list(mask.shape)
-            raise ValueError(f"xLSTM: `attention_mask` is {shape}; expected [B={B}, S], S at least {S}")
-        self.kept = mask[:, mask.shape[1] - S :].bool()
-
-
-def _kept(part: Tensor | None) -> Tensor | None:
-    """A part of an initial state for the backward pass: transformers overwrites those in its cache."""
-    return part.clone() if isinstance(part, Tensor) and torch.is_grad_enabled() else part
-
-
-class MLSTMBackend(nn.Module):
-    """The kernels of one mLSTM layer, with the interface of mlstm_kernels' `mLSTMBackend`. It has no parameters.
-
-    Attributes:
-        config: the configuration of the layer's own kernels.
-        replaced: the layer's own kernels, in a tuple, so that they do not count as a part of the model.
-    """
-
-    def __init__(
-        self, replaced: nn.Module, settings: _Settings, kernel_backend: KernelBackend | None, mask: _Mask
-    ) -> None:
-        super().__init__()
-        self.config = replaced.config
-        self.replaced = (replaced,)
-        self._settings, self._kernel_backend, self._mask = settings, kernel_backend, mask
-        # Position in the prompt, which transformers hands to its layers in parts if it is long.
-        self._read = 0
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        i: Tensor,
-        f: Tensor,
-        c_initial: Tensor | None = None,
-        n_initial: Tensor | None = None,
-        m_initial: Tensor | None = None,
-        return_last_states: bool | None = None,
-        mode: str | None = None,
-    ) -> Tensor | tuple[Tensor, HeadFirstState]:
-        """Run the mLSTM.
-
-        Args:
-            q: ``(B, N, S, K)``.
-            k: same shape as `q`.
-            v: ``(B, N, S, V)``.
-            i: ``(B, N, S)``.
-            f: same shape as `i`.
-            c_initial, n_initial, m_initial: ``(B, N, K, V)``, ``(B, N, K)``, ``(B, N, 1)``; None means an empty memory.
-            return_last_states: also return the state, in training; None means the configuration's.
-            mode: "inference", "train" or "train_with_padding"; None means the configuration's.
-
-        Returns:
-            h ``(B, N, S, V)``, or ``(h, (c, n, m))``, as always in inference.
-
-        Raises:
-            TypeError, ValueError: as in `mlstm`; the mode is unknown, or the cache has other head dims than the layer.
-        """
-        settings = self._settings
-        mode = settings.mode if mode is None else mode
-        if mode not in _MODES:
-            raise ValueError(f"mlstm_backend: `mode` is {mode!r}; expected one of {', '.join(_MODES)}")
-        check_inputs("mlstm_backend", q, k, v, i, f)
-        wanted = settings.return_last_states if return_last_states is None else return_last_states
-        i, f = self._masked(i, f)
-        self._check_cache(c_initial, q, v)
-        state = (_kept(c_initial), _kept(n_initial), _kept(m_initial))
-        if mode == "inference" and q.shape[2] == 1:
-            empty = all(part is None for part in state)
-            h, last = run_step(
-                "mlstm_backend",
-                q.squeeze(2),
-                k.squeeze(2),
-                v.squeeze(2),
-                i,
-                f,
-                self._start(q, v) if empty else state,
-                eps=settings.eps,
-                dtype_state=settings.inference_state_dtype,
-                kernel_backend=self._kernel_backend,
-            )
-            return h.unsqueeze(2), last
-        h, last = run_sequences(
-            "mlstm_backend",
-            q,
-            k,
-            v,
-            i,
-            f,
-            state,
-            eps=settings.eps,
-            chunk_size=settings.chunk_size,
-            autocast_kernel_dtype=settings.autocast_kernel_dtype,
-            kernel_backend=self._kernel_backend,
-        )
-        return (h, last) if mode == "inference" or wanted else h
-
-    def _check_cache(self, c: Tensor | None, q: Tensor, v: Tensor) -> None:
-        """Refuse a cache of transformers, which rounds the dims of q and v up to multiples of 64, if they are none."""
-        dims = q.shape[3], v.shape[3]
-        if isinstance(c, Tensor) and c.ndim == 4 and tuple(c.shape[2:]) != dims:
-            raise ValueError(
-                f"mlstm_backend: `c_initial` has the head dims {tuple(c.shape[2:])}; expected {dims}, those of the "
-                "layer: transformers' cache needs a `config.hidden_size` that times `qk_dim_factor` and times "
-                "`v_dim_factor` is a multiple of 64, or `use_cache=False`"
-            )
-
-    def _masked(self, i: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
-        """The gates, with those of masked tokens such that they write nothing and keep everything."""
-        kept = self._mask.kept
-        if kept is None:
-            return i, f
-        S, length = i.shape[2], kept.shape[1]
-        start = self._read if S < length else 0
-        self._read = (start + S) % length
-        kept = kept[:, None, start : start + S]
-        return i.masked_fill(~kept, -torch.inf), f.masked_fill(~kept, torch.inf)
-
-    def _start(self, q: Tensor, v: Tensor) -> HeadFirstState:
-        """An empty memory with ``m = 0``."""
-        B, N, _, K = q.shape
-        dtype = torch.float64 if v.dtype is torch.float64 else torch.float32
-        shapes = ((B, N, K, v.shape[3]), (B, N, K), (B, N, 1))
-        c, n, m = (q.new_zeros(shape, dtype=dtype) for shape in shapes)
-        return c, n, m
-
-    def extra_repr(self) -> str:
-        """The settings that are in effect."""
-        return f"{self._settings}, kernel_backend={self._kernel_backend}"
-
-
-class _SpelledOut(MLSTMBackend):
-    """The same with the argument names of transformers' own kernels, which are used where xlstm is not installed."""
-
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        igate: Tensor,
-        fgate: Tensor,
-        c_initial: Tensor | None = None,
-        n_initial: Tensor | None = None,
-        m_initial: Tensor | None = None,
-        return_last_states: bool | None = None,
-        mode: str | None = None,
-    ) -> Tensor | tuple[Tensor, HeadFirstState]:
-        return super().forward(
-            query, key, value, igate, fgate, c_initial, n_initial, m_initial, return_last_states, mode
-        )
+        raise TypeError(f"{function}: `model` is {describe(model)}; expected {_SERVED}")
