@@ -4,17 +4,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.judged.findings import NARROW, VALUES, WIDE, recurring, take_away, unsure_cells
+from benchmarks.judged.findings import NARROW, VALUES, WIDE, recurring, take_away, unconfirmed, unsure_cells
 from benchmarks.judged.section import DETAILS_PAGE, SCRIPTS_PAGE, anchor, plain, section, statement
 from benchmarks.peers.faults import Calls
 
 INTRODUCTION = """\
 # Public implementations, judged
 
-This page shows for which calls public implementations of the mLSTM, the sLSTM and the GRU compute what
-[the specification](spec.md) defines, and what else they compute. It is for anyone who chooses or maintains one of them.
-Every fault that it states has been shown by a [script](peers-scripts.md) that needs the implementation alone. What was
-tried on each implementation, law by law, is on a [page of its own](peers-details.md).
+This page shows for which calls public implementations of the mLSTM, the sLSTM, the GRU, linear attention and the delta
+rule compute what [the specification](spec.md) defines, and what else they compute. It is for anyone who chooses or
+maintains one of them. Every fault that it states has been shown by a [script](peers-scripts.md) that needs the
+implementation alone. What was tried on each implementation, law by law, is on a [page of its own](peers-details.md).
 """
 
 DETAILS_INTRODUCTION = """\
@@ -27,7 +27,8 @@ to know how far a line of that page reaches. [How to read it](peers.md#how-to-re
 
 FOUND = """\
 Letters are those of [the specification](spec.md#words): gates i and f, output h, and the state (C, n, m), whose m is
-the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and its floor exp(−m).
+the stabiliser. The mLSTM divides by a normaliser, the larger of |n·q̂| and its floor exp(−m). Linear attention has a log
+decay g, and output o.
 """
 
 AFTER_FOUND = """\
@@ -44,11 +45,14 @@ HOW_TO_READ = """\
 (`gatespec laws` lists them). A law is *held*, *broken*, or *not served* if the implementation supports
 none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance,
 which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
-the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone prescribes,
-as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken. Some implementations take only some
-calls: their adapters refuse all others, which are *not served*, and the tables of calls show which.
+the page says *not confirmed* and states no cause: the suite itself may be wrong there. It refuses, for example, the
+gradient of g of most functions in chunks: they compute it as a difference of sums, and rounding leaves 1e-7 of the
+largest element where the exact gradient is 0, as it is at the first step of an empty memory. What gatespec alone
+prescribes, as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken. Some implementations take
+only some calls: their adapters refuse all others, which are *not served*, and the tables of calls show which.
 
-S is the number of steps, N that of heads; head dims are K and V (mLSTM) or H (GRU). *16 bits* are bfloat16 and float16.
+S is the number of steps, N that of heads; head dims are K and V (mLSTM, linear attention) or H (GRU). *16 bits* are
+bfloat16 and float16.
 """
 
 AGAIN = """\
@@ -73,6 +77,16 @@ FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "numpy": "NumPy"}
 DTYPE = "float32"
 """The dtype for which implementations are told apart: all of them take it."""
 
+LINEAR_ATTENTION = (
+    ("plain call", "plain"),
+    ("initial state", "initial state"),
+    ("state cotangents", "gradient of the final state"),
+    ("infinite gates", "g = −∞"),
+    ("large gates", "large g"),
+    ("S above 64", "S > 64"),
+    ("grouped heads", "grouped heads"),
+    ("packed", "packed"),
+)
 MATRIX = {
     "mlstm": (
         ("plain call", "plain"),
@@ -103,6 +117,7 @@ MATRIX = {
         ("clipping", "clipping"),
         ("packed", "packed"),
     ),
+    **dict.fromkeys(("simple_gla", "gla", "gated_delta_rule", "kimi_delta_attention"), LINEAR_ATTENTION),
     "gru": (
         ("plain call", "plain"),
         ("initial state", "initial state"),
@@ -210,21 +225,24 @@ def _missing(names: list[str]) -> list[str]:
 
 def summary(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
     """Two tables, Markdown: implementations by what is right in float32, and faults by the calls that show them."""
-    return f"{_verdicts(peers)}\n{_faults(peers, confirmations)}"
+    return f"{_verdicts(peers, confirmations)}\n{_faults(peers, confirmations)}"
 
 
-def _verdicts(peers: list[dict[str, Any]]) -> str:
+def _verdicts(peers: list[dict[str, Any]], confirmations: dict[str, Any]) -> str:
     groups: dict[str, list[str]] = {}
     for peer in peers:
-        groups.setdefault(_verdict(peer), []).append(peer["name"])
+        groups.setdefault(_verdict(peer, confirmations), []).append(peer["name"])
     order = sorted(groups.items(), key=lambda each: -len(each[1]))
     lines = [f"| in {DTYPE}, with gates of moderate size | implementations |", "|---|---|"]
     return "\n".join([*lines, *(f"| {said} ({len(names)}) | {_by_family(names)} |" for said, names in order)]) + "\n"
 
 
-def _verdict(peer: dict[str, Any]) -> str:
+def _verdict(peer: dict[str, Any], confirmations: dict[str, Any]) -> str:
     if "error" in peer:
         return "without a result"
+    doubtful = {law for law, dtypes in unconfirmed(peer, confirmations).items() if DTYPE in dtypes}
+    if doubtful & {*VALUES, "gradient"}:
+        return "values or gradients beyond the suite's tolerance, which no script has confirmed"
     held, broken = (
         {law for law, dtypes in peer["laws"][kind].items() if DTYPE in dtypes} for kind in ("held", "broken")
     )

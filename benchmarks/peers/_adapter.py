@@ -8,6 +8,20 @@ def refuse(*cases):
             raise NotImplementedError(f"it does not support {reason}")
 
 
+def grouped_heads(q, k, v, *gates):
+    """q and k with one number of heads, and the values and gates with another that it divides, of PyTorch tensors.
+
+    Heads are repeated where a call has fewer; a function for grouped heads does the rest.
+    """
+    keys, N = max(x.shape[2] for x in (q, k)), max(x.shape[2] for x in (q, k, v, *gates))
+    refuse((keys % q.shape[2] or keys % k.shape[2], "this grouping of heads"))
+    wanted = (keys, keys, *(N for _ in (v, *gates)))
+    return [
+        x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)
+        for x, heads in zip((q, k, v, *gates), wanted, strict=True)
+    ]
+
+
 def recurrence(gru_layer, xp, both=False):
     """``gru`` of gatespec from a layer that projects its input; ``xp`` is ``torch``, ``jax.numpy`` or ``numpy``.
 

@@ -63,6 +63,7 @@ NO_FINITE = r"^(?!finite).* b?float16"
 CONSTANT = "the gradient treats the normaliser as a constant"
 STATE_GRADIENT = "n and m of the state have no gradient"
 LATER_GATES = "after a very negative forget gate, later steps lose precision, and −∞ gives NaN"
+LATER_DECAYS = "after a very negative log decay, later steps lose precision, and −∞ gives NaN"
 STATE_16_BITS = "in 16 bits the state is rounded after each chunk"
 SUMS_16_BITS = "in 16 bits weights and sums are rounded to 16 bits"
 GATES_16_BITS = "in 16 bits the log of the forget gate is rounded to 16 bits"
@@ -105,7 +106,8 @@ FAULTS = (
     ),
     *_shown("transformers_recurrent_16_bits", NARROW, GATES_16_BITS, NO_FINITE + r" [Cnm]$", CELLS_16_BITS),
     *_shown(
-        "mlstm_kernels_vmap transformers_vmap xlstm_vmap flashrnn_vmap torch_gru_vmap",
+        "mlstm_kernels_vmap transformers_vmap transformers_kimi_vmap fla_naive_vmap xlstm_vmap flashrnn_vmap "
+        "torch_gru_vmap",
         *(TRANSFORMED, "`torch.vmap` raises", r"^vmap"),
     ),
     # mlstm_kernels in PyTorch
@@ -197,6 +199,16 @@ FAULTS = (
     *_shown(
         "xlstm_step_16_bits",
         *(NARROW, "16-bit inputs with a float32 state raise", r" b?float16 RuntimeError", CELLS_16_BITS),
+    ),
+    # linear attention and the delta rule
+    *_shown(
+        "transformers_delta_decay transformers_kimi_decay transformers_mamba2_decay fla_naive_decay",
+        *(EXTREME, LATER_DECAYS, r"^(finite|causality)", r" (infinite|large) gates$", True),
+    ),
+    *_shown(
+        "fla_naive_kda_gradient",
+        *(EXTREME, "the gradient is NaN where the log decays of a chunk add up to less than −88"),
+        *(r"^finite \w+ gradient of", r"^gradient \w+ (infinite|large) gates$", True),
     ),
     # sLSTMs
     *_shown(

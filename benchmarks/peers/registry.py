@@ -69,10 +69,15 @@ _triton = _family(
 )
 _transformers = _family("transformers xLSTM", "transformers_xlstm", "transformers", package="transformers")
 _xlstm = _family("xlstm", "xlstm_backends", "xlstm", package="xlstm")
+_naive = _family("fla", "fla_naive", "fla", package="fla-core", dtypes=("float32", "bfloat16"))
+_linear = _family(
+    "transformers", "transformers_linear", "transformers", package="transformers", dtypes=("float32", "bfloat16")
+)
 
 STABLE = "all steps at once, decays summed for each pair of steps"
 OWN_BACKWARD = "with a backward pass of its own"
 JAX_RECURRENT = "given an initial state, it raises (`mlstm_kernels_jax_state.py` shows it), so it is judged without"
+WIDE_RESULT = "it returns o in float32 whatever the dtype of the values; for 16-bit values the adapter rounds it"
 RESET_AFTER: dict[str, Any] = {
     "note": "it applies the reset gate after the product with the state, tanh(x + r⊙(h W + b)), as `reset_after` does; "
     "without that option it is judged where H = 1, where both forms are the same function",
@@ -232,6 +237,91 @@ PEERS: tuple[Peer, ...] = (
         laws=RELATIONS,
         note="no normaliser and no stabiliser: held to the laws that need no mLSTM",
         **INTERPRETED,
+    ),
+    _linear(
+        "gated delta rule in chunks",
+        "PyTorch, in chunks, as in Qwen3-Next, Qwen3.5 and OLMo hybrid without kernels",
+        "delta_decay",
+        attribute="gated_chunk",
+        op="gated_delta_rule",
+    ),
+    _linear(
+        "gated delta rule by steps",
+        "PyTorch, a loop over steps, as in Qwen3-Next, Qwen3.5 and OLMo hybrid without kernels",
+        attribute="gated_recurrent",
+        op="gated_delta_rule",
+    ),
+    _linear(
+        "Kimi delta attention in chunks",
+        "PyTorch, in chunks, as in Kimi Linear and Bailing hybrid without kernels",
+        "kimi_decay",
+        attribute="kimi_chunk",
+        op="kimi_delta_attention",
+    ),
+    _linear(
+        "Kimi delta attention by steps",
+        "PyTorch, a loop over steps, as in Kimi Linear and Bailing hybrid without kernels",
+        "kimi_vmap",
+        attribute="kimi_recurrent",
+        op="kimi_delta_attention",
+    ),
+    _linear(
+        "Mamba-2 scan",
+        "PyTorch, in chunks of 64, as in Mamba-2 without kernels",
+        "mamba2_decay",
+        attribute="mamba2",
+        op="simple_gla",
+        note="steps have length 1, so that A is the log decay; it returns float32, which is rounded for 16-bit values",
+    ),
+    _naive(
+        "naive_chunk_simple_gla",
+        "PyTorch, in chunks of 64, which its kernels are compared with",
+        "naive_decay",
+        attribute="simple_chunk",
+        op="simple_gla",
+        note=WIDE_RESULT,
+    ),
+    _naive(
+        "naive_recurrent_simple_gla",
+        "PyTorch, a loop over steps, which its kernels are compared with",
+        attribute="simple_recurrent",
+        op="simple_gla",
+    ),
+    _naive(
+        "naive_recurrent_gla",
+        "PyTorch, a loop over steps, which its kernels are compared with",
+        attribute="gla_recurrent",
+        op="gla",
+    ),
+    _naive(
+        "naive_chunk_gated_delta_rule",
+        "PyTorch, in chunks, which its kernels are compared with",
+        "naive_decay",
+        attribute="gated_chunk",
+        op="gated_delta_rule",
+        note=WIDE_RESULT,
+    ),
+    _naive(
+        "naive_recurrent_gated_delta_rule",
+        "PyTorch, a loop over steps, which its kernels are compared with",
+        "naive_vmap",
+        attribute="gated_recurrent",
+        op="gated_delta_rule",
+        note=WIDE_RESULT,
+    ),
+    _naive(
+        "naive_chunk_kda",
+        "PyTorch, in chunks, which its kernels are compared with",
+        "naive_kda_gradient naive_decay naive_vmap",
+        attribute="kda_chunk",
+        op="kimi_delta_attention",
+        note="chunks have the largest size up to 64 that divides the number of steps, because it takes no others",
+    ),
+    _naive(
+        "naive_recurrent_kda",
+        "PyTorch, a loop over steps, which its kernels are compared with",
+        attribute="kda_recurrent",
+        op="kimi_delta_attention",
     ),
     _peer(
         "xlstm sLSTM",

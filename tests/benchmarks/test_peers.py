@@ -167,6 +167,9 @@ def test_a_script_confirms_by_its_exit_status(
     assert (found["verdict"], found["states"]) == (verdict, "What is wrong.") and found["output"].startswith("found")
 
 
+SHOWN = {"shown": {"verdict": "confirmed", "short": "it is wrong"}}
+
+
 def data() -> dict[str, Any]:
     return json.loads(RESULTS.read_text(encoding="utf-8"))
 
@@ -328,8 +331,17 @@ def test_a_wrong_cell_is_confirmed_by_a_script_about_such_calls() -> None:
 def test_an_implementation_is_told_by_what_is_right_in_float32(held: list[str], broken: list[str], said: str) -> None:
     laws = {"held": {law: ["float32"] for law in held}, "broken": {law: {"float32": ""} for law in broken}}
     laws["broken"].setdefault("value", {})["float16"] = ""
-    assert peers_page._verdict({"laws": laws}) == said
-    assert peers_page._verdict({"error": "no result"}) == "without a result"
+    confirmed = {law: dict.fromkeys(dtypes, "shown") for law, dtypes in laws["broken"].items()}
+    peer = {"laws": laws, "confirmed": confirmed, "always": []}
+    assert peers_page._verdict(peer, SHOWN) == said
+    assert peers_page._verdict({"error": "no result"}, SHOWN) == "without a result"
+
+
+@pytest.mark.parametrize("law", ["value", "gradient"])
+def test_no_result_is_called_wrong_that_no_script_has_confirmed(law: str) -> None:
+    laws = {"held": {"causality": ["float32"]}, "broken": {law: {"float32": "o"}}}
+    peer = {"laws": laws, "confirmed": {law: {"float32": None}}, "always": []}
+    assert peers_page._verdict(peer, SHOWN).endswith("which no script has confirmed")
 
 
 def test_the_first_script_that_fits_a_failed_check_confirms_it() -> None:
