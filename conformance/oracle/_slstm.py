@@ -52,10 +52,10 @@ def slstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> E
 
 
 def _value(options: Mapping[str, Any]) -> Compute:
-    more = options_of(reference.slstm, options)
+    more = {**options_of(reference.slstm, options), "return_state": True}
 
     def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        h, state = specification.function("slstm")(**_arguments(arrays), **more, return_state=True)
+        h, state = specification.function("slstm")(**_arguments(arrays), **more)
         return {"h": h, **dict(zip(OF_STATE, state, strict=True))}
 
     return compute
