@@ -148,7 +148,8 @@ def _gru(dtype: torch.dtype, B: int, S: int, N: int, H: int, reset_after: bool =
 
     def both() -> None:
         gru.gru_forward(arguments)
-        gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), gru.Residuals(output=x))
+        (y, _), residuals = gru.gru_forward(arguments, gru.worth_keeping(arguments))
+        gru.gru_backward(arguments, Cotangents(doutput=x, doutput_state=h0), residuals._replace(output=y))
 
     return launches(recurrent, both)
 

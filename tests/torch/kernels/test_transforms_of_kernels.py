@@ -171,6 +171,7 @@ def test_opcheck_of_the_gru(device) -> None:
         (operators.gru_forward, (*flat, None, None, bounds, None, False, "triton", ())),
         (operators.gru_backward, (x, W, xf, Wf, xr, Wr, h0, None, None, 0.5, False, "triton", y, last, [y])),
         (operators.gru_forward, (*after, ("output",))),
+        (operators.gru_forward, (*(x.bfloat16() for x in flat), None, None, bounds, None, False, "triton", ("h",))),
         (operators.gru_backward, (*after, h, h_last, [h])),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

@@ -12,7 +12,7 @@ from torch import Tensor
 from reference.backends import Row
 from torch_impl._differentiable import Implementation
 from torch_impl._gru.arguments import Arguments, Cotangents, Result
-from torch_impl._records import Axes
+from torch_impl._records import ACCUMULATED, Axes
 from torch_impl._recurrent.triton import launch as recurrent
 from torch_impl._recurrent.triton.launch import Operand, Packing, Recurrence, Shape, Steps
 from torch_impl._triton.interpreter import DTYPES, unavailable
@@ -20,9 +20,11 @@ from torch_impl._triton.launch import Launch, power_of_two
 
 
 class Residuals(NamedTuple):
-    """The output only, from which the backward pass recomputes everything else."""
+    """h' of every step, from which the backward pass recomputes everything else: the output, or if that has 16 bits, h'
+    before it was rounded, because h − z may be much smaller than h."""
 
     output: Annotated[Tensor | None, Axes("B S N H")] = None
+    h: Annotated[Tensor | None, Axes("B S N H", ACCUMULATED)] = None
 
 
 NO_RESIDUALS = Residuals()
@@ -45,6 +47,11 @@ def _recurrence(x: Arguments) -> Recurrence:
     )
 
 
+def worth_keeping(x: Arguments) -> tuple[str]:
+    """The field of `Residuals` from which a gradient is computed."""
+    return ("output",) if x.input.dtype is torch.float32 else ("h",)
+
+
 def gru_forward(x: Arguments, keep: Sequence[str] = ()) -> tuple[Result, Residuals]:
     """Every h' and the last h' of each sequence, both new and contiguous.
 
@@ -54,12 +61,16 @@ def gru_forward(x: Arguments, keep: Sequence[str] = ()) -> tuple[Result, Residua
         keep: names of fields of `Residuals`.
     """
     H = x.input.shape[-1]
-    y, (last,) = recurrent.run_forward(_recurrence(recurrent.widened(x, H)))
-    return Result(*recurrent.narrowed((y, last), Result._fields, H)), NO_RESIDUALS
+    dtype = torch.float32 if "h" in keep else x.input.dtype
+    y, (last,) = recurrent.run_forward(_recurrence(recurrent.widened(x, H)), dtype=dtype)
+    y, last = recurrent.narrowed((y, last), Result._fields, H)
+    if "h" in keep:
+        return Result(y.to(x.input.dtype), last), Residuals(h=y)
+    return Result(y, last), NO_RESIDUALS
 
 
 class _Factors(NamedTuple):
-    """The values of every token that the backward loop reads, ``(T, N, H)``: r and f in float32, and the factors of the
+    """The values of every token that the backward loop reads, ``(T, N, H)`` in float32: r, f, and the factors of the
     three preactivations' gradients, which the loop replaces by the gradients."""
 
     r: Tensor
@@ -75,7 +86,7 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
     Args:
         x: as in `gru_forward`.
         cotangents: cotangents of the output and of the output state, with any strides; None means zeros.
-        residuals: the output that `gru_forward` returned.
+        residuals: h' of every step that `gru_forward` returned.
 
     Returns:
         Six gradients in the dtypes of the arrays, that of the state in float32 and, if there is one, that of the bias.
@@ -89,7 +100,7 @@ def gru_backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> 
 
 def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> list[Tensor]:
     """`gru_backward` of a width that kernels take."""
-    r, y = _recurrence(x), residuals.output
+    r, y = _recurrence(x), residuals.output if residuals.h is None else residuals.h
     assert y is not None
     if r.shape.empty:
         of_bias = [] if x.recurrent_bias is None else [torch.zeros_like(x.recurrent_bias)]
@@ -106,13 +117,11 @@ def _backward(x: Arguments, cotangents: Cotangents, residuals: Residuals) -> lis
 
 
 def _factors(x: Arguments, recurrence: Recurrence, packing: Packing, y: Tensor) -> _Factors:
-    """The factors, in the dtypes of the requested gradients."""
     from torch_impl._gru.triton import factors_kernels as kernels
 
-    operand, shape = Operand.of(y.dtype), recurrence.shape
+    operand, shape = Operand.of(recurrence.dtype), recurrence.shape
     T, N, H = shape.T, shape.N, shape.H
-    r, f = (y.new_empty((T, N, H), dtype=torch.float32) for _ in range(2))
-    az, af, ar = (recurrent.room_for_gradients(each, T, N) for each in x.inputs)
+    r, f, az, af, ar = (y.new_empty((T, N, H), dtype=torch.float32) for _ in range(5))
     bias = None if x.recurrent_bias is None else x.recurrent_bias.contiguous()
     candidate = _inputs(N, x=x.input) | _weights(N, W=x.weight) | {"bias": bias}
     gates = _inputs(N, xf=x.forget_input, xr=x.reset_input) | _weights(N, Wf=x.forget_weight, Wr=x.reset_weight)
@@ -165,7 +174,7 @@ ROWS = (
             residuals=Residuals,
             forward=gru_forward,
             backward=gru_backward,
-            worth_keeping=lambda x: Residuals._fields,
+            worth_keeping=worth_keeping,
         ),
     ),
 )

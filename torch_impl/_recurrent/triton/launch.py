@@ -209,25 +209,29 @@ def _tuned(kernel: str, r: Recurrence, operand: Operand, run: Callable[[Plan], A
 
 
 def run_forward(
-    r: Recurrence, kept: tuple[Tensor, ...] | None = None, plan: Plan | None = None
+    r: Recurrence,
+    kept: tuple[Tensor, ...] | None = None,
+    plan: Plan | None = None,
+    dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """h of every step in the dtype of the inputs, and the parts of the last state; all are new and contiguous.
+    """h of every step, and the parts of the last state; all are new and contiguous.
 
     The host never reads the packing; with an invalid one, kernels still read and write within bounds.
 
     Args:
         kept: arrays ``(T, N, H)`` that receive what the cell keeps; None keeps nothing.
         plan: the plan to use instead of the one tuned among `plans`.
+        dtype: that of h; None means that of the inputs.
     """
     from torch_impl._recurrent.triton import forward_kernels as kernels
 
     shape, cell, x = r.shape, r.cell, r.inputs[0]
-    y, last = x.new_empty((*x.shape[:-2], shape.N, shape.H)), r.states()
+    y, last = x.new_empty((*x.shape[:-2], shape.N, shape.H), dtype=dtype), r.states()
     if shape.empty:
         return y, last
     packing, operand = r.packing(tokens=False), Operand.of(r.dtype)
     if plan is None:
-        plan = _tuned("forward", r, operand, lambda plan: run_forward(r, kept, plan))
+        plan = _tuned("forward", r, operand, lambda plan: run_forward(r, kept, plan, dtype))
     programs = shape.programs(plan.rows)
     arguments = dict(
         **each_strided(4, x=r.inputs), x_shares=tuple(shape.N // x.shape[-2] for x in r.inputs), **r.of_weights(),
@@ -332,7 +336,7 @@ def weight_gradients(
     """
     from torch_impl._recurrent.triton import backward_kernels as kernels
 
-    operand, shape = Operand.of(y.dtype, gradients=True), r.shape
+    operand, shape = Operand.of(r.dtype, gradients=True), r.shape
     T, N, H = shape.T, shape.N, shape.H
     block, tokens = (min(power_of_two(H), 32), 16) if operand.wide else (min(power_of_two(H), 64), 64)
     late = r.cell.form == "late"
