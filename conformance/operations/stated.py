@@ -14,7 +14,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.base.exceptions import UsageError, text_of
-from conformance.cases import RecurrenceCases
+from conformance.cases import LONG_STEPS, RecurrenceCases
 from conformance.cases._recurrence import OPTION
 from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
@@ -39,18 +39,20 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
     small = cases.kind(B=2, S=5, state=bool(stated.states), seed=11)
     packed = replace(small, B=3, S=0, lengths=(3, 0, 4), seed=12)
     narrow = {letter: 1 if letter == "N" else 2 for letter in cases.letters}
+    options = more.get("options") or tuple(Option(name=name, default=of[0]) for name, of in stated.options.items())
+    portable = {option.name for option in options if option.portable}
     others = [
         *({"S": S} for S in (0, 1)),
-        *({OPTION + name: value} for name, values in stated.options.items() for value in values[1:]),
+        *({OPTION + name: each} for name in stated.options if name in portable for each in stated.options[name][1:]),
         *({"left_out": (name,)} for name, given in stated.inputs.items() if given.optional),
         *([{"N": 4, "serves": cases.serves}] if stated.grouped else []),
         {"S": 13, "gates": "saturated"},
-        {**narrow, "S": 257, "B": 1, "gates": "remembering", "cotangents": "one step"},
+        {**narrow, "S": LONG_STEPS, "B": 1, "gates": "remembering", "cotangents": "one step"},
         {"S": 7, "gates": "extreme", "scale": 0.1},
         {"S": 13, "state": False, "cotangents": "output only"},
     ]
     fields: dict[str, Any] = {
-        "options": tuple(Option(name=name, default=values[0]) for name, values in stated.options.items()),
+        "options": options,
         "usual": True,
         "cases": {"dense": cases.dense, "cut": cases.halved, **({"packed": cases.packed} if stated.packs else {})},
         "immaterial": {"layout": "contiguous", "room": None, "cut": 0.0},

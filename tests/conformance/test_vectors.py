@@ -90,8 +90,7 @@ def test_a_set_covers_every_operation_and_every_kind_of_length_in_a_few_megabyte
         if not operation.endswith("_step"):
             assert {0, 1} <= lengths and any(S > 2 and S % 2 for S in lengths)
         if "matrix" not in operation and not operation.endswith("_step"):
-            # The tape of a stated recurrence is slow.
-            assert max(lengths) >= (LONG_STEPS if OPERATIONS[operation].stated is None else 257)
+            assert LONG_STEPS in lengths
     for operation in ("mlstm", "gru", "slstm"):
         packed = [case for case in cases if case["operation"] == operation and "T" in case["sizes"]]
         assert packed and all({"B", "S", "T"} <= set(case["sizes"]) for case in packed)
