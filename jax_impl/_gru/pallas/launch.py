@@ -62,7 +62,6 @@ def backward(options: Options, residuals: Residuals, cotangents: Result) -> Grad
     dinputs, dh0 = run_backward(
         options.interpret, options.bound, narrow, weights_by_group(arguments, dtype), dh, arguments.cu_seqlens
     )
-    dinputs = Inputs(*(part.astype(y.dtype) for part in dinputs))
     letters = "swbgh,swbgk->whk" if arguments.cu_seqlens is None else "wtgh,wtgk->whk"
     dweights = weight_gradients(options, letters, values, dinputs)
     return gradients_of(arguments, Inputs(*(from_steps(d, arguments) for d in dinputs)), dweights, dh0)
@@ -104,7 +103,9 @@ def run_backward(
     dlast: jax.Array,
     cu_seqlens: jax.Array | None,
 ) -> tuple[Inputs, jax.Array]:
-    """Gradients of the inputs, by step in the dtype of the values, and of the initial state.
+    """Gradients of the inputs, by step, and of the initial state, in float32.
+
+    Where heads share an input its gradient is a sum, which is rounded once.
 
     Args:
         values: of every step, by step; states and gates in float32, the output's cotangent in the dtype of the values.
@@ -113,19 +114,18 @@ def run_backward(
     """
     plan = _plan(weights, dlast, True, interpret)
     square = jax.tree.map(partial(_square, plan), weights)
-    dtype = weights.W.dtype
 
     def steps(dh: jax.Array, x: StepValues, remaining: jax.Array) -> tuple[jax.Array, Inputs]:
         pairs = _factors(x)
         factors = jnp.stack([jnp.concatenate([_tiled(plan, part) for part in pair], axis=-2) for pair in pairs], axis=2)
         left = _remaining_by_column(plan, remaining, dh)
-        dx, dfirst = passes.backward(plan, bound, factors, square, _tiled(plan, dh), left, dtype)
+        dx, dfirst = passes.backward(plan, bound, factors, square, _tiled(plan, dh), left)
         return _untiled(dfirst, dh), Inputs(*(_untiled(part, x.h) for part in dx))
 
     if cu_seqlens is None:
         dh0, dinputs = steps(dlast, values, jnp.full(dlast.shape[1], values.h.shape[0]))
     else:
-        zeros = vary_like(jnp.zeros(values.h.shape, dtype), dlast)
+        zeros = vary_like(jnp.zeros(values.h.shape, FLOAT), dlast)
         results = Inputs(x=zeros, xf=zeros, xr=zeros)
         dh0, dinputs = _over_blocks(steps, dlast, values, cu_seqlens, results=results, reverse=True)
     return dinputs, dh0

@@ -10,7 +10,6 @@ its state does not change.
 """
 
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -108,9 +107,8 @@ def backward(
     weights: Weights,
     dlast: jax.Array,
     remaining: jax.Array,
-    dtype: Any,
 ) -> tuple[Inputs, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, U, 64, columns)`` in ``dtype``, and of the initial state.
+    """Gradients of the inputs, ``(S, weights, U, 64, columns)`` float32, and of the initial state.
 
     Steps are computed from the last to the first.
 
@@ -128,6 +126,6 @@ def backward(
     """
     operands = arranged(plan, [weights.Wf, weights.W, weights.Wr])
     dinputs, dfirst = _kernels(plan).backward(
-        plan, bound, factors=factors, weights=operands, dlast=dlast, remaining=remaining, dtype=dtype
+        plan, bound, factors=factors, weights=operands, dlast=dlast, remaining=remaining
     )
     return Inputs(x=dinputs[:, :, 0], xf=dinputs[:, :, 1], xr=dinputs[:, :, 2]), dfirst

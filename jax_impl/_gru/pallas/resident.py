@@ -121,9 +121,8 @@ def backward(
     weights: jax.Array,
     dlast: jax.Array,
     remaining: jax.Array,
-    dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the initial state.
+    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)`` float32, and of the initial state.
 
     Arguments are those of `passes.backward`, with the weights as returned by `arranged`.
     """
@@ -164,7 +163,7 @@ def backward(
             dxr, drh, through_f, through_r = pl.run_scoped(compute, *_accumulators(plan))
             for kind, gradient in ((DX, dx), (DXF, dxf), (DXR, dxr)):
                 for u in range(U):
-                    store(dinputs_all.at[step, at, kind, u, :, columns], gradient[u].astype(dtype))
+                    store(dinputs_all.at[step, at, kind, u, :, columns], gradient[u])
             moved = [dh[u] * f[u] + drh[u] * r[u] + through_f[u] + through_r[u] for u in range(U)]
             return tuple(jnp.where(left > step, moved[u], carry[u]) for u in range(U))
 
@@ -193,7 +192,7 @@ def backward(
             "remaining_all": remaining,
         },
         results={
-            "dinputs_all": jax.ShapeDtypeStruct((S, weight_count, 3, U, L, columns_all), dtype),
+            "dinputs_all": jax.ShapeDtypeStruct((S, weight_count, 3, U, L, columns_all), FLOAT),
             "dfirst_all": jax.ShapeDtypeStruct((weight_count, U, L, columns_all), FLOAT),
         },
         scratch=_scratch(plan, gradient=True),

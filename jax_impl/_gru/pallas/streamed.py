@@ -113,9 +113,8 @@ def backward(
     weights: jax.Array,
     dlast: jax.Array,
     remaining: jax.Array,
-    dtype: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)``, and of the initial state.
+    """Gradients of the inputs, ``(S, weights, 3, U, 64, columns)`` float32, and of the initial state.
 
     Arguments are those of `passes.backward`, with the weights as returned by `arranged`.
     """
@@ -136,7 +135,7 @@ def backward(
             pass_on(step, DXF, u, dh * a_f, to)
 
         def pass_on(step, kind, u, gradient, to):
-            store(dinputs_all.at[step, at, kind, u, :, columns], gradient.astype(dtype))
+            store(dinputs_all.at[step, at, kind, u, :, columns], gradient)
             put(plan, gradient, operand.at[to, u])
 
         def begin(u, _):
@@ -193,7 +192,7 @@ def backward(
             "remaining_all": remaining,
         },
         results={
-            "dinputs_all": jax.ShapeDtypeStruct((S, weight_count, 3, U, L, columns_all), dtype),
+            "dinputs_all": jax.ShapeDtypeStruct((S, weight_count, 3, U, L, columns_all), FLOAT),
             "dfirst_all": jax.ShapeDtypeStruct((weight_count, U, L, columns_all), FLOAT),
         },
         scratch=_scratch(plan),
