@@ -3,7 +3,7 @@
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Option
 from conformance.operations.stated import operation_of, step_of
-from conformance.rows import correct
+from conformance.rows import correct, foreign
 from conformance.specification.recurrence import Specified, gate, log_decay, state, value
 
 CHUNKS = "chunk_size"
@@ -36,6 +36,7 @@ def _specified(name: str, channels: bool) -> Specified:
             **({CHUNKS: (None, 16, 64, 128, 256)} if name == "gated_delta_rule" else {}),
         },
         rows=tuple(row for row in correct.ROWS if row.op == name),
+        foreign_rows=tuple(row for row in foreign.ROWS if row.op == name),
     )
 
 

@@ -13,6 +13,7 @@ from conformance.specification import traced
 from conformance.specification.changed import Specification
 from conformance.specification.recurrence import Recurrence
 from conformance.tolerance.budget import KAPPA, Expected, Precision
+from conformance.tolerance.designs import AnyDesign
 
 PRECISE = Precision("float64", 1)
 
@@ -25,7 +26,7 @@ def value_of(stated: Recurrence, arrays: Values, options: Mapping[str, Any], pre
     def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return stated.called(specification, arrays, options)
 
-    exact, versions = _apart(stated, compute, arrays)
+    exact, versions = _apart(stated, compute, arrays, precision)
     ways = [written(compute, version, arrays, stated.log_decays) for version in versions]
     return Expected(exact, slack(exact, ways, precision, {}))
 
@@ -40,7 +41,7 @@ def gradient_of(
     def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return stated.called(specification, arrays, options)
 
-    _, versions = _apart(stated, compute, arrays)
+    _, versions = _apart(stated, compute, arrays, precision)
     ways = [differentiated(compute, version, arrays, cotangents, stated.log_decays) for version in versions]
     if not stated.written_out:
         exact = by_tape(stated, stated.right[0](), arrays, options, cotangents)
@@ -53,15 +54,15 @@ def gradient_of(
         given = {**arrays, **{f"d{name}": x for name, x in cotangents.items()}}
         return dict(function(**given, **taken_by(function, options)))
 
-    found, versions = _apart(stated, backward, arrays)
+    found, versions = _apart(stated, backward, arrays, precision)
     exact = {name: np.asarray(x) for name, x in found.items() if name in arrays}
     of_backward = [written(backward, version, arrays, stated.log_decays) for version in versions]
     return Expected(exact, slack(exact, [*of_backward, *ways], precision, cotangents))
 
 
-def _apart(stated: Recurrence, compute: Compute, arrays: Values) -> tuple[Values, list[Version]]:
+def _apart(stated: Recurrence, compute: Compute, arrays: Values, precision: Precision) -> tuple[Values, list[Version]]:
     """What the first version computes, and the versions that differ from it in a bit; the others are no other way."""
-    first, *others = stated.right
+    first, *others = (*stated.right, *(stated.foreign if isinstance(precision, AnyDesign) else ()))
     exact = compute(first(), arrays)
 
     def differs(version: Version) -> bool:

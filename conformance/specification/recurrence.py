@@ -219,6 +219,11 @@ class Recurrence:
         assert self.step is not None, "a recurrence states its step"
         return tuple(partial(self.with_step, step) for step in (self.step, *self.spellings.values()))
 
+    @property
+    def foreign(self) -> Versions:
+        """Ways to compute it that are right, but that lose digits which gatespec's own packages keep."""
+        return ()
+
     @cached_property
     def wrong(self) -> Mapping[str, Callable[[], Specification]]:
         """Its faults, by name."""
@@ -252,9 +257,15 @@ class Recurrence:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Specified(Recurrence):
-    """A recurrence of `reference`: its function there, with the gradient, and rows for spellings and faults."""
+    """A recurrence of `reference`: its function there, with the gradient.
+
+    Attributes:
+        rows: other ways to compute it that are right.
+        foreign_rows: together, a way that is right for targets that need not keep gatespec's contract.
+    """
 
     rows: tuple[Row, ...] = ()
+    foreign_rows: tuple[Row, ...] = ()
 
     @property
     def written_out(self) -> bool:
@@ -263,6 +274,10 @@ class Specified(Recurrence):
     @cached_property
     def right(self) -> Versions:
         return (changed, *(partial(changed, row) for row in self.rows))
+
+    @cached_property
+    def foreign(self) -> Versions:
+        return (partial(changed, *self.foreign_rows),) if self.foreign_rows else ()
 
 
 class _Functions(ModuleType):

@@ -21,6 +21,9 @@ from conformance.judge.outcome import LawResult
 from conformance.judge.runner import run_law
 from conformance.laws import all_laws
 from conformance.laws.checker import Checker
+from conformance.rows import foreign
+from conformance.rows.row import Row
+from conformance.specification.changed import changed
 from conformance.tolerance.budget import Precision, allowed
 from conformance.tolerance.designs import AnyDesign, TensorFloat32, TensorFloat32AnyDesign
 from tests.conformance import judging
@@ -98,6 +101,26 @@ def test_a_flipped_sign_of_small_gradients_is_found(dtype: str) -> None:
 def test_a_reset_that_leaks_a_millionth_is_found(dtype: str) -> None:
     result = judged(leaking, "mlstm.gradient", dtype)
     assert result.status == "failed"
+
+
+def foreign_function(row: Row, law: str, own: bool) -> LawResult:
+    """Judge the specification with a row changed, in float64."""
+    version, names = changed(row), (row.op, f"{row.op}_backward")
+    functions = {name: version.function(name) for name in names}
+    given = RunOptions(max_steps=130, shrink_seconds=0.0)
+    return judging.judged(f"{row.op}.{law}", "float64", given, framework="numpy", own=own, **functions)
+
+
+@pytest.mark.parametrize("law", ["value", "gradient"])
+@pytest.mark.parametrize("row", foreign.ROWS, ids=lambda row: f"{row.op}: {row.name}")
+def test_a_foreign_row_breaks_no_law_for_a_stranger(row: Row, law: str) -> None:
+    result = foreign_function(row, law, own=False)
+    assert result.status == "passed", result.reason
+
+
+@pytest.mark.parametrize("row", foreign.ROWS[:2], ids=lambda row: row.name)
+def test_gatespecs_own_packages_may_not_compute_as_a_foreign_row(row: Row) -> None:
+    assert foreign_function(row, "gradient", own=True).status == "failed"
 
 
 def worst_of_gradients(kind: type[Precision], seed: int, times: float = 1.0) -> dict[str, float]:
