@@ -110,16 +110,16 @@ conformance: $(READY)  ## the laws, on the spec and on every implementation whos
 	fi
 	@$(LEFT_OUT)
 
-# Under the newest JAX, XLA compiles with all optimisations. Several laws compile the same program: JAX compiles it once,
-# and keeps it in a directory that lasts as long as the run. Interpreted kernels, which XLA does not compile on a GPU,
-# are compiled with few optimisations.
+# Under the newest JAX, XLA compiles with all optimisations, which takes most of the time: a quick run, and every night all
+# laws (`matrix`). Several laws compile the same program: JAX compiles it once, and keeps it in a directory that lasts as
+# long as the run. Interpreted kernels, which XLA does not compile on a GPU, are compiled with few optimisations.
 # What the kernels' interpreter can do in a minute and a half; docs/pallas-kernels.md says how to run all of it.
 PALLAS_PART := --op mlstm --op mlstm_step --op gru --law value --law gradient --dtype float32 --dtype bfloat16 --examples 1 --max-steps 70
 
-conformance-all: conformance  ## the same, then jax_impl under the newest JAX, and a part of its kernels under their interpreter
+conformance-all: conformance  ## the same, then a quick run under the newest JAX, and a part of its kernels under their interpreter
 	@if [[ -e $(READY_JAX) ]]; then compiled=$$(mktemp -d); trap 'rm -rf "$$compiled"' EXIT; set -x; \
 		JAX_COMPILATION_CACHE_DIR="$$compiled" JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0.2 \
-			$(PY_JAX) -m conformance run jax_impl --json reports/conformance-jax-latest.json; \
+			$(PY_JAX) -m conformance run jax_impl --quick --dtype float32 --dtype bfloat16 --json reports/conformance-jax-latest.json; \
 	fi
 	@python=$$($(PY) tools/environments.py pallas); if [[ -n $$python ]]; then set -x; \
 		JAX_DISABLE_MOST_OPTIMIZATIONS=1 GATESPEC_PALLAS_INTERPRET=1 $$python -m conformance run jax_impl --kernel-backend pallas $(PALLAS_PART) --json reports/conformance-pallas.json; \

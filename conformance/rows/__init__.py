@@ -2,7 +2,8 @@
 
 Each row is a fault that somebody might make. Planted in a copy of the specification, it scores the laws: one of them
 must break. Computed on the arguments of a call that a target got wrong, it names what the target computes. Rows that
-are right for everyone, other spellings and orders, are in `correct`: no law may refuse them.
+are right for everyone, other spellings and orders, are in `correct`: no law may refuse them. What no law refuses a
+stranger is in `foreign`.
 """
 
 import importlib
@@ -10,6 +11,6 @@ import pkgutil
 
 from conformance.rows.row import Row
 
-_FILES = [name for _, name, _ in pkgutil.iter_modules(__path__) if name not in ("row", "correct")]
+_FILES = [name for _, name, _ in pkgutil.iter_modules(__path__) if name not in ("row", "correct", "foreign")]
 
 ROWS: tuple[Row, ...] = tuple(row for name in _FILES for row in importlib.import_module(f"{__name__}.{name}").ROWS)

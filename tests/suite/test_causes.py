@@ -23,6 +23,7 @@ from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
 from conformance.tolerance.compared import ArrayOutcome
+from tests.grids import larger
 from tests.suite.diagnosing import cells, diagnosis
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
 from tests.suite.strangers.slstm_loop import NAMED, slstm_loop
@@ -59,8 +60,8 @@ def test_a_right_stranger_has_no_cause_and_is_right_wherever_it_was_tried():
     ("name", "sentence"),
     [
         ("detached", "The gradient of mlstm equals the gradient with the normaliser held constant"),
-        ("no_scale", "mlstm equals the formula without 1/√K"),
-        ("reset_after", "gru equals the formula with the reset gate after the recurrent product"),
+        larger("no_scale", "mlstm equals the formula without 1/√K"),
+        larger("reset_after", "gru equals the formula with the reset gate after the recurrent product"),
         ("heads_tiled", "gru equals the formula with shared heads tiled, not repeated"),
     ],
 )
@@ -382,7 +383,7 @@ def test_experiments_on_sizes_share_their_shapes() -> None:
         assert cells(found, name) == {"float32": ("right", "wrong")}
 
 
-@pytest.mark.parametrize("fault", NAMED)
+@pytest.mark.parametrize("fault", ["n at least 1", *(larger(fault) for fault in NAMED if fault != "n at least 1")])
 def test_a_fault_of_an_slstm_is_named_by_its_formula(fault: str) -> None:
     found = diagnosis(TorchImplementation("stranger", {"slstm": slstm_loop(fault)}, "cpu"))
     assert found.causes[0].sentence.endswith(f"slstm equals {NAMED[fault]}")
@@ -394,7 +395,7 @@ def test_a_right_slstm_of_a_stranger_is_accepted() -> None:
     assert {result.status for result in results} == {"passed"}
 
 
-@pytest.mark.parametrize("quick", [False, True], ids=["whole", "quick"])
+@pytest.mark.parametrize("quick", [larger(False), True], ids=["whole", "quick"])
 def test_the_gradient_of_a_forget_gate_without_the_candidate_has_a_name(quick: bool) -> None:
     (first, *_) = diagnosis(_gru(_kept_share_alone), quick=quick).causes
     assert first.formula == "the gradient with h in place of h − z in that of the forget gate" and not first.features

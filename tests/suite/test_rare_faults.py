@@ -15,6 +15,7 @@ from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
+from tests.grids import larger
 from tests.suite.strangers import rare
 
 
@@ -34,7 +35,7 @@ def _fault(target: Implementation, case: Any, dtype: str = "float32") -> Fault:
             MLSTMCase(1, 68, 1, 16, 16, held=0.3),
             "The value of mlstm is wrong where S > 64 and S % 16 ≠ 0",
         ),
-        (
+        larger(
             rare.tail_dropped(32, 8),
             MLSTMCase(1, 68, 1, 16, 16, held=0.3),
             "The value of mlstm is wrong where S > 32 and S % 8 ≠ 0",
@@ -96,6 +97,7 @@ def test_a_formula_that_differs_in_few_calls_is_recognised(target: Any, case: An
     assert known is not None and known.name == name
 
 
+@pytest.mark.whole_grid
 def test_a_normaliser_that_is_rounded_to_16_bits_is_recognised() -> None:
     case = MLSTMCase(1, 64, 1, 32, 32, state="random", gates="remembering", held=0.2)
     fault = _fault(rare.rounded_normaliser(), case, "bfloat16")

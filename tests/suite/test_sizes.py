@@ -24,6 +24,7 @@ from conformance.oracle import _long, _packed
 from conformance.rows.row import Row
 from conformance.rows.sizes import ROWS
 from conformance.tolerance.budget import Precision
+from tests.grids import larger
 from tests.suite.mutants.planting import planted
 
 TABLES = {name: table for name, table in vars(_usual).items() if isinstance(table, _usual.Sizes)}
@@ -81,8 +82,8 @@ def _gradient_off_by_a_little(x: torch.Tensor) -> torch.Tensor:
     ("letter", "limit", "where"),
     [
         ("K", 64, "K > 64"),
-        ("K", 100, "K > 100"),
-        ("N", 4, "N > 4"),
+        larger("K", 100, "K > 100"),
+        larger("N", 4, "N > 4"),
         ("B", 8, "B > 8"),
         ("chunk_size", 128, "chunk_size > 128"),
     ],

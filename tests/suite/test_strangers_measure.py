@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.grids import larger
 from tests.suite.strangers.__main__ import NEEDED, strangers_command
 from tests.suite.strangers.catalogue import FAULTY, RIGHT
 from tests.suite.strangers.measure import COMMITTED, DTYPE, EXAMPLES, LAWS, STEPS, found_of, said_truly
@@ -14,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "conformance.md"
 
 
 @pytest.mark.parametrize(
-    "name", ["torch_packed_loop", "state_detached", "clipping_ignored", "no_scale_and_no_initial_state"]
+    "name", ["torch_packed_loop", "state_detached", larger("clipping_ignored"), larger("no_scale_and_no_initial_state")]
 )
 def test_the_verdict_on_a_stranger_is_true(name: str) -> None:
     found = found_of(name)
