@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from conformance.cli import main
+from tests.grids import larger
 
 SCANS = """
 import os
@@ -113,7 +114,7 @@ def test_an_id_of_no_law_is_said(place: Place, entry: str) -> None:
     assert f"`{entry}`" in sentence and sentence in page.read_text()
 
 
-@pytest.mark.parametrize("end", ["os.abort()", "import time; time.sleep(60)", "raise ValueError('odd')"])
+@pytest.mark.parametrize("end", ["os.abort()", larger("import time; time.sleep(60)"), "raise ValueError('odd')"])
 def test_a_call_that_ends_its_process_may_be_known(place: Place, end: str) -> None:
     place.faults(before=f"if x.size: {end}")
     place.file.write_text("rev_cumsum.value # it ends")

@@ -16,6 +16,7 @@ from conformance.judge.runner import Runner
 from conformance.laws import all_laws
 from tests.conformance.judging import judged as on_functions
 from tests.conformance.judging import judged_file
+from tests.grids import larger
 
 GRU = """
 import numpy as np
@@ -176,8 +177,8 @@ def _examples(law: str) -> int:
 @pytest.mark.parametrize(
     "limits",
     [
-        ("packed", "initial state", "head dims multiples of 16", "S a multiple of 64"),
-        ("packed", "head dims of 64", "S a multiple of 64"),
+        larger(("packed", "initial state", "head dims multiples of 16", "S a multiple of 64")),
+        larger(("packed", "head dims of 64", "S a multiple of 64")),
         ("head dims of 1",),
         ("K is V", "chunk size"),
         ("S at most 16", "initial state"),
