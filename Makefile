@@ -100,7 +100,7 @@ test: $(LINT) $(READY)  ## lint, all tests, and the wheel with NumPy alone; wher
 EIGHT_DEVICES := --xla_force_host_platform_device_count=8
 LAWS_OF_DEVICES := sharding sharding_by_explicit_axes sharding_over_steps
 
-conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed (4 minutes)
+conformance: $(READY)  ## the laws, on the spec and on every implementation whose framework is installed (8 minutes on two processors)
 	@mkdir -p reports
 	@$(LEFT_OUT)
 	env $$($(PY) tools/environments.py quick-laws) GATESPEC_TORCH_PROCESSES=4 $(PY) -m conformance run $$($(PY) tools/environments.py targets) --json reports/conformance.json
