@@ -45,9 +45,7 @@ HOW_TO_READ = """\
 (`gatespec laws` lists them). A law is *held*, *broken*, or *not served* if the implementation supports
 none of its cases. Broken means that a result differs from gatespec's definition by more than the suite's tolerance,
 which is a fault if the implementation means to compute the same function. Where no script has shown why a law breaks,
-the page says *not confirmed* and states no cause: the suite itself may be wrong there. It refuses, for example, the
-gradient of g of most functions in chunks: they compute it as a difference of sums, and rounding leaves 1e-7 of the
-largest element where the exact gradient is 0, as it is at the first step of an empty memory. What gatespec alone
+the page says *not confirmed* and states no cause: the suite itself may be wrong there. What gatespec alone
 prescribes, as the cap of the floor exp(−m) at m = 64, counts neither as held nor as broken. Some implementations take
 only some calls: their adapters refuse all others, which are *not served*, and the tables of calls show which.
 

@@ -261,7 +261,7 @@ class Specified(Recurrence):
 
     Attributes:
         rows: other ways to compute it that are right.
-        foreign_rows: together, a way that is right for targets that need not keep gatespec's contract.
+        foreign_rows: together with these, a way that is right for targets that need not keep gatespec's contract.
     """
 
     rows: tuple[Row, ...] = ()
@@ -277,7 +277,7 @@ class Specified(Recurrence):
 
     @cached_property
     def foreign(self) -> Versions:
-        return (partial(changed, *self.foreign_rows),) if self.foreign_rows else ()
+        return (partial(changed, *self.rows, *self.foreign_rows),) if self.foreign_rows else ()
 
 
 class _Functions(ModuleType):

@@ -103,7 +103,7 @@ def test_a_reset_that_leaks_a_millionth_is_found(dtype: str) -> None:
     assert result.status == "failed"
 
 
-def foreign_function(row: Row, law: str, own: bool) -> LawResult:
+def judged_with(row: Row, law: str, own: bool) -> LawResult:
     """Judge the specification with a row changed, in float64."""
     version, names = changed(row), (row.op, f"{row.op}_backward")
     functions = {name: version.function(name) for name in names}
@@ -114,13 +114,13 @@ def foreign_function(row: Row, law: str, own: bool) -> LawResult:
 @pytest.mark.parametrize("law", ["value", "gradient"])
 @pytest.mark.parametrize("row", foreign.ROWS, ids=lambda row: f"{row.op}: {row.name}")
 def test_a_foreign_row_breaks_no_law_for_a_stranger(row: Row, law: str) -> None:
-    result = foreign_function(row, law, own=False)
+    result = judged_with(row, law, own=False)
     assert result.status == "passed", result.reason
 
 
 @pytest.mark.parametrize("row", foreign.ROWS[:2], ids=lambda row: row.name)
 def test_gatespecs_own_packages_may_not_compute_as_a_foreign_row(row: Row) -> None:
-    assert foreign_function(row, "gradient", own=True).status == "failed"
+    assert judged_with(row, "gradient", own=True).status == "failed"
 
 
 def worst_of_gradients(kind: type[Precision], seed: int, times: float = 1.0) -> dict[str, float]:
