@@ -1,6 +1,7 @@
 """The causes of failed laws, found by experiment, and the sentences that state them."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,11 +87,10 @@ def sentence(fault: Fault, *, spared: bool = False) -> str:
     dtypes = f" in {_listed(tuple(each for each in FLOATING if each in fault.dtypes))}" if narrow or spared else ""
     where = f" {fault.where}" if fault.features else "" if fault.formula else " on every call that was tried"
     if fault.formula is not None:
-        subject = fault.op if fault.formula.changes_value and fault.aspect == "value" else f"The gradient of {fault.op}"
-        name = fault.formula.name
-        if fault.aspect == "gradient" and name.startswith("the formula"):
-            name = f"the gradient of {name}"
-        return f"{subject} equals {name}{where}{dtypes}"
+        if fault.formula.changes_value and fault.aspect == "value":
+            return f"{fault.op} equals {fault.formula.name}{where}{dtypes}"
+        name = re.sub("^the (specification|recurrence)", r"that of the \1", fault.formula.name)
+        return f"The gradient of {fault.op} equals {name}{where}{dtypes}"
     if fault.example.problem and not fault.example.wrong_arrays:
         problem = fault.example.problem
         # Of a wrong result, the problem ends with what the result is everywhere.

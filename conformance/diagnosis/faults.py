@@ -1,6 +1,5 @@
 """Finds the faults of one operation by experiment: in plain calls, with one feature, in the cases of failed laws."""
 
-import itertools
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +11,6 @@ from conformance.diagnosis.ranges import Range, ranges_of
 from conformance.diagnosis.staleness import Stale, Staleness
 from conformance.features import features_of
 from conformance.features.feature import Feature, avoiding, names
-from conformance.formulas import pairs_of
 from conformance.formulas.formula import Formula
 from conformance.formulas.judged import RIGHT, WRONG, Clock, Judge, Judged
 from conformance.formulas.recognition import matches
@@ -106,7 +104,7 @@ class Faults:
         judged = self.judges[dtype](case)
         if not judged.wrong:
             # A law with a narrower tolerance may be broken by roundings that an experiment allows.
-            rounding = [(each, each.formula) for each in self.found if each.formula is not None and each.formula.noisy]
+            rounding = [(each, each.formula) for each in self.found if each.formula is not None and each.formula.rounds]
             return tuple(self._seen(each, dtype) for each, formula in rounding if _follows(formula, judged))
         present = names(case, features_of(self.operation))
         followed = self._followed(judged)
@@ -210,25 +208,22 @@ class Faults:
         def happens(case: Any) -> bool:
             return tried.status(case, aspect) == WRONG
 
-        known = [fault.formula for fault in self.found if fault.formula is not None]
-        search = FormulaSearch(tried, self.served(), known)
-        formula = search.single(judged, happens) if self.hurried else None
+        search = FormulaSearch(tried, self.served())
+        formula = search.formula(judged, happens) if self.hurried else None
         small = tried.smaller(judged, happens) if formula is None else tried.judge(tried.shorter(judged.case, happens))
-        formula = formula or search.single(small, happens)
+        formula = formula or search.formula(small, happens)
         essential: tuple[Feature, ...] = ()
         ranges: tuple[Range, ...] = ()
-        if formula is None or formula.occasional:
+        if formula is None:
             # A call without the feature that is refused says nothing about the feature.
             essential = tried.needed(judged.case, small, happens, lambda case: tried.status(case, aspect) != RIGHT)
-        if formula is None:
             ranges = () if self.hurried else ranges_of(tried, small, essential, aspect, happens)
-            formula = search.of_ranges(small, happens, ranges) if ranges else search.several(small, happens)
-            formula = formula or search.of_rows(small, happens)
+            formula = search.of_ranges(small, judged, happens, ranges)
             if formula is not None:
-                essential, ranges = essential if formula.occasional else (), ()
+                essential, ranges = (), ()
         fault = self._kept(aspect, formula, essential, small, happens, ranges)
         # What rounds is only close to a formula that rounds, and departs from it here and there.
-        if formula is None or formula.noisy or self.hurried or _follows(formula, judged):
+        if formula is None or formula.rounds or self.hurried or _follows(formula, judged):
             return fault
         return self._beside(judged, aspect) or fault
 
@@ -252,15 +247,9 @@ class Faults:
         return self._kept(aspect, None, essential, small, departs, ranges_of(tried, small, essential, aspect, departs))
 
     def _followed(self, judged: Judged) -> tuple[Fault, ...]:
-        """The faults whose formula the target follows on a case: one, or two at once; none if there are no such."""
-        found = [(fault, fault.formula) for fault in self.found if fault.formula is not None]
-        for fault, formula in found:
-            if _follows(formula, judged):
-                return (fault,)
-        for (first, formula), (second, other) in itertools.combinations(found, 2):
-            if any(_follows(both, judged) for both in pairs_of(self.operation, [(formula, other)])):
-                return first, second
-        return ()
+        """The fault whose formula the target follows on a case; none if there is no such."""
+        found = ((fault, fault.formula) for fault in self.found if fault.formula is not None)
+        return next(((fault,) for fault, formula in found if _follows(formula, judged)), ())
 
     def _kept(
         self,

@@ -1,26 +1,25 @@
-"""Formulas: functions that are computed instead of the definition, each with its name in words."""
+"""The rows of an operation as formulas: what the specification computes with one line changed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from conformance.formulas import tape
-from conformance.formulas.tape import Tensor
-
-ACCUMULATION = "accumulation"
-"""Key among the options of a formula: the dtype in which the call computes, for formulas that round."""
-
-DTYPES = "dtypes"
-"""Among the options of a formula: the dtype of each array of the call, by name."""
+from conformance import oracle
+from conformance.operations import Operation
+from conformance.rows import ROWS, families, sizes, taped
+from conformance.rows.row import Row
+from conformance.specification import traced
+from conformance.specification.changed import Specification, changed
 
 Values = Mapping[str, np.ndarray]
-Tensors = Mapping[str, Tensor]
 Computed = dict[str, np.ndarray]
-Compute = Callable[[Values, Mapping[str, Any], Values | None], Computed]
+
+
+class DoesNotRunError(Exception):
+    """The specification with a row changed raises on this call, or does what the tape cannot follow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,219 +27,153 @@ class Formula:
     """A function that differs from the definition.
 
     Attributes:
-        name: the difference, in words that follow "equals": ``the gradient with the normaliser held constant``.
-        compute: ``(arrays, options, cotangents) → outputs`` and, where there are cotangents, gradients under ``gradient
-            of q``. Arrays and options as in a call of the operation, with `ACCUMULATION` and `DTYPES` among the
-            options.
-        changes_value: whether outputs differ from the definition's; otherwise only gradients do.
-        change: the choices in which it differs; two formulas are combined by combining their choices.
-        noisy: whether it rounds, so that a target with the same formula is close to it but not equal.
-        occasional: whether it shows only in some calls that its name does not describe, so that their features are
-            reported too.
-        nan_at: names of features; NaN alone is taken for this formula if calls with each of these features have it.
-        alone: whether it is not looked for together with another one, because it is one of a family with a parameter.
+        name: the difference, in words that follow "equals".
+        function: ``(arrays, options, cotangents, computing) → outputs`` and, where there are cotangents, gradients
+            under ``gradient of q``. Arrays and options are those of a call; ``computing`` is the dtype in which the
+            target computes.
+        changes_value: whether outputs may differ from the definition's; otherwise only gradients do.
+        rounds: whether it only loses digits, so that a target with the same formula is close to it but not equal.
     """
 
     name: str
-    compute: Compute
-    changes_value: bool
-    change: Mapping[str, Any]
-    noisy: bool = False
-    occasional: bool = False
-    nan_at: tuple[str, ...] = ()
-    alone: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """A recurrence as one form computes it, for dense tokens ``(B, S, …)``.
-
-    Attributes:
-        tokens, state: what the steps read, and the initial state ``(B, …)``.
-        step: ``(tokens of the step, state) → (state, output)``.
-        begin: changes the tokens and the state of a sequence before its first step.
-        end: changes its final state.
-    """
-
-    tokens: Tensors
-    state: Tensors
-    step: Callable[[Tensors, Tensors], tuple[Tensors, Tensor]]
-    begin: Callable[[Tensors, Tensors], tuple[Tensors, Tensors]] = lambda tokens, state: (tokens, state)
-    end: Callable[[Tensors], Tensors] = lambda state: state
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """The choices of a variant that every recurrence has; the defaults are the definition.
-
-    Attributes:
-        uses_state: whether the initial state is used.
-        transposed: whether the weights are transposed (of the mLSTM: C in the initial and the final state).
-        swapped_gates: whether two gates are swapped: i and f, or the forget and the reset gate.
-        chunk: the last steps that do not fill a chunk of this length are dropped; None for none.
-        above: the number of steps above which they are.
-        state_dtype: the dtype to which the state is rounded after each step; None for no rounding.
-        packed_apart: whether packed sequences are kept apart.
-        empty_apart: whether the final state of an empty packed sequence is its own, not that of the one before it.
-        output, like: the output that has the steps, and an array of tokens of the same shape.
-    """
-
-    uses_state: bool = True
-    transposed: bool = False
-    swapped_gates: bool = False
-    chunk: int | None = None
-    above: int = 0
-    state_dtype: str | None = None
-    packed_apart: bool = True
-    empty_apart: bool = True
-    output: ClassVar[str]
-    like: ClassVar[str]
-
-    def passes(self, output: str) -> bool:
-        """Whether an output passes its cotangent on."""
-        raise NotImplementedError
-
-    def steps(self, inputs: Tensors, options: Mapping[str, Any], B: int) -> Steps:
-        """The recurrence for arrays, packed or dense, of a call of B sequences."""
-        raise NotImplementedError
-
-    def kept(self, *states: Tensor) -> tuple[Tensor, ...]:
-        """The states as they are kept after a step."""
-        dtype = self.state_dtype
-        return states if dtype is None else tuple(tape.rounded(x, dtype) for x in states)
-
-    def outputs(self, inputs: Tensors, cu_seqlens: np.ndarray | None, options: Mapping[str, Any]) -> Tensors:
-        """The output of every step, and the final state."""
-        B = inputs[self.like].shape[0] if cu_seqlens is None else len(cu_seqlens) - 1
-        steps = self.steps(inputs, options, B)
-        if cu_seqlens is None:
-            return self._dense(steps, steps.tokens, steps.state)
-        parts: list[Tensors] = []
-        for b, (start, end) in enumerate(pairwise(map(int, cu_seqlens))):
-            own = not parts or (self.packed_apart and (start < end or self.empty_apart))
-            state = {name: x[b : b + 1] if own else parts[-1][name] for name, x in steps.state.items()}
-            parts.append(self._dense(steps, {name: x[None, start:end] for name, x in steps.tokens.items()}, state))
-        if not parts:
-            return {self.output: steps.tokens[self.like], **steps.state}
-        joined = {name: tape.concatenate([part[name] for part in parts], 0) for name in steps.state}
-        return {self.output: tape.concatenate([part[self.output] for part in parts], 1)[0], **joined}
-
-    def _dense(self, steps: Steps, tokens: Tensors, state: Tensors) -> Tensors:
-        tokens, state = steps.begin(tokens, state)
-        like = tokens[self.like]
-        S = like.shape[1]
-        kept = S if self.chunk is None or S <= self.above else S - S % self.chunk
-        outputs = []
-        for t in range(kept):
-            state, output = steps.step({name: x[:, t] for name, x in tokens.items()}, state)
-            outputs.append(output[:, None])
-        dropped = Tensor(np.zeros((like.shape[0], S - kept, *like.shape[2:])))
-        return {self.output: tape.concatenate([*outputs, dropped], 1), **steps.end(state)}
-
-
-CHUNKS = (128, 64, 32, 16, 8)
-Named = tuple[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forms:
-    """The formulas of an operation, each of which differs from the definition in the choices that it names.
-
-    Attributes:
-        definition: the form of the definition, from which the others are made by changes.
-        gradients: changes of the gradient alone.
-        values: changes of the value.
-        families: changes of the value by a number, some of its usual values.
-        rounding: changes of the value by rounding.
-        vanishing: changes by which something is rounded to 0, with features as in `Formula.nan_at`.
-        idle: choices that do not matter in calls of the operation.
-        axis: ``(name, arrays) → axis`` of 1 that an array of the operation lacks and one of the recurrence has; None
-            if it lacks none.
-        assumed: the changes that the options of a call make, unless a formula makes another one.
-    """
-
-    definition: Form
-    gradients: tuple[Named, ...]
-    values: tuple[Named, ...]
-    families: tuple[Named, ...] = ()
-    rounding: tuple[Named, ...] = ()
-    vanishing: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = ()
-    idle: frozenset[str] = frozenset()
-    axis: Callable[[str, Values], int | None] = lambda name, arrays: None
-    assumed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda options: {}
+    function: Callable[[Values, Mapping[str, Any], Values | None, str], Computed]
+    changes_value: bool = True
+    rounds: bool = False
 
     def compute(
-        self, change: Mapping[str, Any], arrays: Values, options: Mapping[str, Any], cotangents: Values | None
+        self, arrays: Values, options: Mapping[str, Any], cotangents: Values | None, computing: str = "float32"
     ) -> Computed:
-        """Return outputs and gradients of the form with a change, as `Formula.compute` does."""
-        form = replace(self.definition, **{**self.assumed(options), **change})
+        """What the function returns.
 
-        def reshaped(name: str, x: np.ndarray, change: Callable) -> np.ndarray:
-            axis = self.axis(name, arrays)
-            return x if axis is None else change(x, axis)
-
-        def wide(values: Values) -> Computed:
-            return {name: reshaped(name, x, np.expand_dims) for name, x in values.items()}
-
-        def narrow(name: str, x: np.ndarray) -> np.ndarray:
-            return reshaped(name, x, np.squeeze)
-
-        inputs = {name: Tensor(x) for name, x in wide(arrays).items() if name != "cu_seqlens"}
-        with np.errstate(all="ignore"):
-            outputs = form.outputs(inputs, arrays.get("cu_seqlens"), options)
-            found = {name: narrow(name, x.value) for name, x in outputs.items()}
-            if cotangents is not None:
-                passed = {name: d for name, d in wide(cotangents).items() if form.passes(name)}
-                gradients = tape.gradients(outputs, passed, inputs)
-                found |= {f"gradient of {name}": narrow(name, gradient) for name, gradient in gradients.items()}
-        return found
-
-    def formulas(self, chunk_size: int | None = None) -> tuple[Formula, ...]:
-        """Return all formulas.
-
-        Args:
-            chunk_size: the chunk size of the call, which may be the length of dropped chunks.
+        Raises:
+            DoesNotRunError: it cannot be computed on this call.
         """
-        found = [self._formula(name, change, changes_value=False) for name, change in self.gradients]
-        found += [self._formula(name, change) for name, change in self.values]
-        for chunk in dict.fromkeys((*((chunk_size,) if chunk_size else ()), *CHUNKS)):
-            name = f"the formula with the last partial chunk dropped (chunks of {chunk})"
-            found.append(self._formula(name, {"chunk": chunk}))
-        found += [self._formula(name, change, alone=True) for name, change in self.families]
-        for dtype in ("bfloat16", "float16"):
-            name = f"the formula with the state kept in {dtype}"
-            found.append(self._formula(name, {"state_dtype": dtype}, noisy=True, occasional=True))
-        found += [self._formula(name, change, noisy=True) for name, change in self.rounding]
-        found += [self._formula(name, change, noisy=True, nan_at=at) for name, change, at in self.vanishing]
-        return tuple(formula for formula in found if not self.idle & set(formula.change))
+        try:
+            return self.function(arrays, options, cotangents, computing)
+        except Exception as error:
+            raise DoesNotRunError(f"{self.name}: {error}") from error
 
-    def ranged(self, above: int | None, factor: int | None, bound: float | None) -> list[Formula]:
-        """Return the formulas that `conformance.formulas.ranged` describes."""
-        found = []
-        if factor is not None and "chunk" not in self.idle:
-            name = f"the formula with the last partial chunk dropped (chunks of {factor}) in sequences of more than"
-            found.append((f"{name} {above or 0} steps", {"chunk": factor, "above": above or 0}))
-        if bound is not None and bound < 0 and hasattr(self.definition, "least"):
-            found.append(clamped(bound))
-        return [self._formula(name, change, alone=True) for name, change in found]
 
-    def combined(self, first: Formula, second: Formula) -> Formula | None:
-        """Return both changes at once; None if they concern the same choice."""
-        if set(first.change) & set(second.change):
-            return None
-        return self._formula(
-            f"{first.name} and {second.name.removeprefix('the ')}",
-            {**first.change, **second.change},
-            changes_value=first.changes_value or second.changes_value,
-            noisy=first.noisy or second.noisy,
-            occasional=first.occasional or second.occasional,
+CHECKS = ("arguments.py", "_call.py")
+"""Modules whose rows change what is refused, and no answer."""
+
+
+def formulas_of(operation: Operation, chosen: tuple[Row, ...] = ()) -> Iterator[Formula]:
+    """The formulas of an operation, the likely ones first.
+
+    The gradient of a row that changes the value is that of the changed value by the tape, or, in a second formula of
+    the same name, what the written-out backward pass of the changed specification gives: a target may have one like it.
+
+    Rows that begin with a size are left out: at what size a fault begins is found by bisection.
+
+    Args:
+        chosen: if there are any, these rows alone, not those of the operation.
+    """
+    if operation.stated is not None and not chosen:
+        for fault, version in operation.stated.recurrence.wrong.items():
+            yield Formula(name=f"the recurrence with a fault: {fault}", function=partial(_stated, operation, version))
+    for row in chosen or _rows_of(operation):
+        for by_tape in (row.taped,) if row.of_gradient else (True,) if row.rounds else (True, False):
+            yield Formula(
+                name=f"the specification with a fault: {row.name}",
+                function=partial(_computed, operation, row, by_tape),
+                changes_value=not row.of_gradient,
+                rounds=row.rounds,
+            )
+    if operation.stated is None and not chosen:
+        yield Formula(
+            name="the gradient of the forward pass as automatic differentiation gives it, without what the contract "
+            "decides otherwise",
+            function=partial(_computed, operation, None, True),
+            changes_value=False,
         )
 
-    def _formula(self, name: str, change: Mapping[str, Any], *, changes_value: bool = True, **kinds: Any) -> Formula:
-        compute = partial(self.compute, change)
-        return Formula(name=name, compute=compute, changes_value=changes_value, change=change, **kinds)
+
+def _rows_of(operation: Operation) -> list[Row]:
+    """The rows of an operation; of one step, those of the recurrence too, where they are in what both call."""
+    whole = operation.about.removesuffix("_step")
+    rows = [row for row in dict.fromkeys((*ROWS, *taped.ROWS, *families.USUAL)) if row.module not in CHECKS]
+    own = [row for row in rows if row.op == operation.about and row not in sizes.ROWS]
+    if whole == operation.about:
+        return own
+    names = {row.name for row in own}
+    shared = (row for row in rows if row.op == whole and row.function.startswith("_"))
+    return [*own, *(row for row in shared if row.name not in names)]
 
 
-def clamped(least: float) -> Named:
-    """The formula whose log gates are at least a number."""
-    return f"the formula with log σ(f) clamped at {least:g}".replace("-", "−"), {"least": least}
+def in_value(formula: Formula) -> Formula:
+    """The same formula, where a target's gradient is another."""
+    return replace(formula, name=f"in value alone {formula.name}")
+
+
+def _computed(
+    operation: Operation,
+    row: Row | None,
+    by_tape: bool,
+    arrays: Values,
+    options: Mapping[str, Any],
+    cotangents: Values | None,
+    computing: str,
+) -> Computed:
+    """Outputs and gradients of the specification with a row changed; of None, of the definition by the tape.
+
+    Args:
+        by_tape: whether the gradient is the tape's, not that of the written-out backward pass.
+    """
+    row = row if row is None or not row.rounds else replace(row, by=row.by.replace("np.float32", f"np.{computing}"))
+    rows = () if row is None else (row,)
+    # The value does not depend on chunks. A row that is about them shows where there are some.
+    plain = {name: option for name, option in options.items() if name != "chunk_size"}
+    untaped = () if row is None or row.taped else (row,)
+    outputs = _outputs(operation, arrays, plain, *untaped)
+    if options.get("chunk_size") is not None and _equal(outputs, _outputs(operation, arrays, plain)):
+        chunked = _outputs(operation, arrays, options, *untaped)
+        if not _equal(chunked, _outputs(operation, arrays, options)):
+            plain, outputs = options, chunked
+    if cotangents is None:
+        return outputs
+    if not by_tape:
+        function = changed(*rows).function(operation.backward_name)
+        with np.errstate(all="ignore"):
+            found = operation.differentiate(function, _copied(arrays), plain, _copied(cotangents))
+        return outputs | {f"gradient of {name}": x for name, x in found.items() if x is not None}
+    given = {name: traced.made(x.copy()) if x.dtype.kind == "f" else x for name, x in arrays.items()}
+    clipped = row is not None and options.get("gradient_clipping") is not None and operation.about in taped.CLIPPED
+    specification = changed(*rows, *((taped.CLIPPED[operation.about],) if clipped else ()))
+    with traced.tracing(specification.modules):
+        results = operation.call(specification.function(operation.name), given, plain)
+    return outputs | {f"gradient of {name}": x for name, x in traced.gradients(results, cotangents, given).items()}
+
+
+def _stated(
+    operation: Operation,
+    version: Callable[[], Specification],
+    arrays: Values,
+    options: Mapping[str, Any],
+    cotangents: Values | None,
+    computing: str,
+) -> Computed:
+    """Outputs and gradients of a stated recurrence with a fault."""
+    assert operation.stated is not None
+    stated, specification = operation.stated.recurrence, version()
+    options = {name: option for name, option in options.items() if name in stated.options}
+    with np.errstate(all="ignore"):
+        outputs = stated.called(specification, arrays, options)
+    if cotangents is None:
+        return outputs
+    gradients = oracle.by_tape(stated, specification, arrays, options, cotangents)
+    return outputs | {f"gradient of {name}": x for name, x in gradients.items()}
+
+
+def _outputs(operation: Operation, arrays: Values, options: Mapping[str, Any], *rows: Row) -> Computed:
+    with np.errstate(all="ignore"):
+        return operation.call(changed(*rows).function(operation.name), _copied(arrays), options)
+
+
+def _copied(arrays: Values) -> Computed:
+    """Copies of arrays, because some rows overwrite what they are given."""
+    return {name: x.copy() for name, x in arrays.items()}
+
+
+def _equal(x: Computed, y: Computed) -> bool:
+    return all(np.array_equal(x[name], y[name], equal_nan=True) for name in y)

@@ -1,15 +1,14 @@
 """Recognises what a target computes instead of the definition: whether an answer is that of a known formula."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from conformance import oracle
 from conformance.base.dtypes import FLOATING, ROUNDOFF, accumulation
-from conformance.formulas.formula import ACCUMULATION, DTYPES, Computed, Formula, Values
+from conformance.formulas.formula import Computed, DoesNotRunError, Formula, Values
 from conformance.formulas.judged import GRADIENT, RIGHT, Judged
 from conformance.operations import LOG_SCALE, in_units_of
 from conformance.tolerance import budget
@@ -62,25 +61,34 @@ class Answer:
 def matches(formula: Formula, judged: Judged, *, closely: bool = True, outputs_alone: bool = False) -> bool | None:
     """Whether a target's answer is that of a formula; None if the formula cannot be distinguished from the definition.
 
-    If the value is right, a formula that also changes the value is compared by its gradient alone: a hand-written
-    backward pass may follow another formula than the forward pass.
+    A formula that cannot be computed on a call is not that of the target. If the value is right, a formula that also
+    changes the value is compared by its gradient alone: a hand-written backward pass may follow another formula than
+    the forward pass.
 
     Args:
         closely: whether every element must be within its tolerance, which is measured; otherwise the answer must only
             be close, which takes a quarter of the time to check.
         outputs_alone: whether gradients are left out.
     """
-    call = judged.call
-    if call is None or judged.problem or not judged.got:
+    if judged.call is None or judged.problem or not judged.got:
         return False
     if any(array.nature in ("missing", "shape") for array in judged.arrays):
         return False
+    try:
+        return _compared(formula, judged, closely, outputs_alone)
+    except DoesNotRunError:
+        return False
+
+
+def _compared(formula: Formula, judged: Judged, closely: bool, outputs_alone: bool) -> bool | None:
+    call = judged.call
+    assert call is not None
     outputs = [array.where for array in judged.arrays if not array.where.startswith(GRADIENT)]
     gradients = [array.where for array in judged.arrays if array.where.startswith(GRADIENT) and not outputs_alone]
-    values, options = oracle.values(call.arrays), _options(judged)
+    values, computing = oracle.values(call.arrays), _computing(judged)
     if judged.value == RIGHT and not gradients and not outputs_alone:
         return None
-    if judged.value == RIGHT and formula.changes_value and not formula.noisy and not outputs_alone:
+    if judged.value == RIGHT and formula.changes_value and not formula.rounds and not outputs_alone:
         names = gradients
     elif judged.value == RIGHT:
         names = [*outputs, *gradients]
@@ -88,17 +96,17 @@ def matches(formula: Formula, judged: Judged, *, closely: bool = True, outputs_a
         return False
     else:
         names = [*outputs, *gradients]
-        forward = formula.compute(values, options, None)
-        if not formula.noisy and not all(_roughly(answer_of(name, judged, forward), forward) for name in outputs):
+        forward = formula.compute(values, call.options, None, computing)
+        if not formula.rounds and not all(_roughly(answer_of(name, judged, forward), forward) for name in outputs):
             return False
-    if formula.noisy and judged.value != RIGHT:
+    if formula.rounds and judged.value != RIGHT:
         # Whether the backward pass rounds too is another question.
         names, gradients = outputs, []
     cotangents = oracle.values(call.cotangents) if gradients else None
-    plain = formula.compute(values, options, cotangents)
+    plain = formula.compute(values, call.options, cotangents, computing)
     answers = [answer_of(name, judged, plain) for name in names]
-    if formula.noisy:
-        return _alike(answers, plain, math.sqrt(max(call.steps, 1)))
+    if formula.rounds:
+        return _alike(answers, plain, math.sqrt(max(call.steps, 1)), closely)
     if not all(_roughly(answer, plain) for answer in answers):
         return False
     if not closely:
@@ -121,36 +129,26 @@ def matches(formula: Formula, judged: Judged, *, closely: bool = True, outputs_a
 
 
 def recognised(
-    formulas: Iterable[Formula],
-    trials: Sequence[Judged],
-    *,
-    closely: bool = True,
-    outputs_alone: bool = False,
-) -> Formula | None:
-    """The first formula that a target equals in every trial in which it can be distinguished from the definition.
+    formula: Formula, trials: Sequence[Judged], *, closely: bool = True, outputs_alone: bool = False
+) -> bool:
+    """Whether a target equals a formula in every trial in which it can be distinguished from the definition.
 
     Args:
         trials: wrong answers. The formula must be distinguishable from the definition in at least one of them, or in
             two if there are several.
     """
-    for formula in formulas:
-        told = 0
-        for judged in trials:
-            same = matches(formula, judged, closely=closely, outputs_alone=outputs_alone)
-            if same is False:
-                break
-            told += same is True
-        else:
-            if told >= min(2, len(trials)):
-                return formula
-    return None
+    told = 0
+    for judged in trials:
+        same = matches(formula, judged, closely=closely, outputs_alone=outputs_alone)
+        if same is False:
+            return False
+        told += same is True
+    return told >= min(2, len(trials))
 
 
-def _options(judged: Judged) -> dict[str, Any]:
-    assert judged.call is not None
-    dtypes = {name: array.dtype for name, array in judged.call.arrays.items()}
-    computing = "float64" if judged.precision.upcasts else accumulation(judged.dtype)
-    return {**judged.call.options, ACCUMULATION: computing, DTYPES: dtypes}
+def _computing(judged: Judged) -> str:
+    """The dtype in which a target computes."""
+    return "float64" if judged.precision.upcasts else accumulation(judged.dtype)
 
 
 def answer_of(name: str, judged: Judged, computed: Computed) -> Answer:
@@ -216,7 +214,7 @@ def _slack(
         dnear = None
         if cotangents is not None:
             dnear = {name: budget.perturbed_operands(x, precision, rng)[number] for name, x in cotangents.items()}
-        draws.append(formula.compute(near, _options(judged), dnear))
+        draws.append(formula.compute(near, judged.call.options, dnear, _computing(judged)))
     found = {}
     for name in judged.expected.values:
         if name not in plain:
@@ -248,13 +246,14 @@ def _near(name: str, x: np.ndarray, judged: Judged, rng: np.random.Generator) ->
     return budget.perturbed_operands(x, judged.precision, rng)[0]
 
 
-def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool | None:
+def _alike(answers: Sequence[Answer], computed: Computed, growth: float, closely: bool) -> bool | None:
     """Whether a target's error has the direction and the size of the error of a formula that rounds.
 
     Where the definition is not NaN, the target must be NaN at the elements at which the formula is, and at no other.
 
     Args:
         growth: by which roundoff grows over the steps of the call.
+        closely: whether numbers must be alike where there is NaN.
     """
     nans, places = (
         [np.isnan(x) & ~np.isnan(answer.true) for answer, x in zip(answers, of, strict=True)]
@@ -263,10 +262,12 @@ def _alike(answers: Sequence[Answer], computed: Computed, growth: float) -> bool
     if not all(map(np.array_equal, nans, places)):
         return False
     nan = any(place.any() for place in places)
+    if nan and not closely:
+        return True
     errors, others, noise = [], [], []
     for answer in answers:
         finite = np.isfinite(answer.true) & np.isfinite(answer.got) & np.isfinite(computed[answer.name])
-        unit = float(np.abs(answer.true[finite]).max(initial=0.0))
+        unit = max(float(np.abs(answer.true[finite]).max(initial=0.0)), CANCELLED * answer.largest_gradient)
         if unit == 0:
             continue
         error, other = ((x[finite] - answer.true[finite]) / unit for x in (answer.got, computed[answer.name]))

@@ -8,8 +8,7 @@ import reference
 from conformance.oracle._common import Values, without_warnings
 from conformance.oracle._deviations import Compute, copied, differentiated, options_of, slack, written
 from conformance.oracle._mlstm import rescaled
-from conformance.rows import correct
-from conformance.rows.row import changes
+from conformance.rows import correct, taped
 from conformance.specification.changed import Specification, changed
 from conformance.tolerance.budget import Expected, Precision
 from reference.arguments import SLSTMState
@@ -20,15 +19,6 @@ FORWARD = ((), *((row,) for row in correct.ROWS if row.op == "slstm" and not row
 """Spellings of the value: its gradient by the tape is right, too."""
 STATES = ("c0", "n0", "m0", "h0")
 OF_STATE = ("c", "n", "m", "last_h")
-(CLIPPED,) = changes("""
-    @ slstm _slstm.py slstm
-
-    the gradient of h from the next step is clipped
-    - h[t] = before.h
-    + ...
-    + before = before._replace(h=np.clip_gradient(before.h, gradient_clipping))
-""")
-"""For the tape, which would not clip it."""
 
 
 def _arguments(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,7 +64,7 @@ def slstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Value
         return found | dict(zip(STATES, found.pop("initial_state", ()), strict=False))
 
     exact = compute(EXACT, arrays)
-    value, clipped = _value(options), () if options.get("gradient_clipping") is None else (CLIPPED,)
+    value, clipped = _value(options), () if options.get("gradient_clipping") is None else (taped.CLIPPED["slstm"],)
     ways = [
         *(written(compute, partial(changed, *rows), arrays) for rows in SPELLINGS),
         *(differentiated(value, partial(changed, *clipped, *rows), arrays, cotangents) for rows in FORWARD),

@@ -5,10 +5,10 @@ from conformance.rows.row import changes
 ROWS = changes("""
     @ causal_forget_matrix _decay.py causal_forget_matrix
 
-    difference of two cumulative sums
+    ~ differences of cumulative sums
     - F[..., j, j] = 0.0
     - F[..., j + 1 :, j] = np.cumsum(a[..., j + 1 :], axis=-1)
-    + b = np.cumsum(a, axis=-1)
+    + b = np.cumsum(a, axis=-1).astype(np.float32).astype(np.float64)
     + F[..., j:, j] = b[..., j:] - b[..., j, None]
 
     difference of sums of gates that are held above -1e4
@@ -61,6 +61,11 @@ ROWS = changes("""
     + {"forget_gates": np.where(np.isneginf(forget_gates), 0.0, da)}
 
     @ dtilde_matrix _decay.py dtilde_matrix
+
+    ~ differences of cumulative sums
+    - F = causal_forget_matrix(log_sigmoid(float64(fgate)[..., 0]))
+    + b = np.cumsum(log_sigmoid(float64(fgate)[..., 0]), axis=-1).astype(np.float32).astype(np.float64)
+    + F = np.where(np.tri(b.shape[-1], dtype=bool), b[..., :, None] - b[..., None, :], -np.inf)
 
     input gate of the row, not of the column
     - float64(igate)[..., None, :, 0]

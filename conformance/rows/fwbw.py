@@ -9,7 +9,21 @@ ROWS = changes("""
     - range(0, T, L)
     + range(0, T - T % L if T > L else T, L)
 
+    @ fwbw _fwbw.py fwbw_forward
+
+    initial state ignored
+    - initial_C is None
+    + initial_C is None or True
+
     @ fwbw _fwbw.py _chunk_forward
+
+    1/√K left out
+    - context.q[:, chunk] / np.sqrt(context.q.shape[-1])
+    + context.q[:, chunk]
+
+    forget gate taken to be a logarithm already, f for log σ(f)
+    - log_sigmoid(context.f[:, chunk])
+    + context.f[:, chunk]
 
     chunk leaves the carried memory out of its stabiliser
     - np.maximum(carried, D.max(axis=-1))

@@ -5,7 +5,7 @@ from conformance.rows.row import changes
 ROWS = changes("""
     @ fwbw _fwbw.py fwbw_backward
 
-    normaliser treated as a constant in the gradient
+    normaliser held constant in the gradient
     - np.where(np.abs(p.nu) > p.floor, np.sign(p.nu), 0.0)
     + 0.0
 

@@ -5,7 +5,11 @@ from conformance.rows.row import changes
 ROWS = changes("""
     @ gru _gru.py _gates
 
-    reset gate after the product
+    reset gate left out
+    - r * h
+    + h
+
+    reset gate after the recurrent product, as in torch.nn.GRU
     - _times(r * h, W)
     + r * _times(h, W)
 
@@ -29,7 +33,7 @@ ROWS = changes("""
 
     @ gru _gru.py gru
 
-    forget gate and its complement swapped
+    forget gate as an update gate, (1−f)⊙h + f⊙z
     - f * h + (1 - f) * z
     + (1 - f) * h + f * z
 
@@ -42,6 +46,16 @@ ROWS = changes("""
     forget gate with a bias of its own
     - _times(h, Wf) + xf
     + _times(h, Wf) + xf + 1
+
+    forget and reset gate swapped
+    - r = sigmoid(_times(h, Wr) + xr)
+    - f = sigmoid(_times(h, Wf) + xf)
+    + f = sigmoid(_times(h, Wr) + xr)
+    + r = sigmoid(_times(h, Wf) + xf)
+
+    no tanh on the candidate
+    - np.tanh(_times(r * h, W) + x)
+    + _times(r * h, W) + x
 
     reset gate reads the forget gate's input
     - _times(h, Wr) + xr
@@ -61,7 +75,7 @@ ROWS = changes("""
 
     @ gru _gru.py _expand
 
-    grouped head reads n modulo its heads
+    shared heads tiled, not repeated: head n reads n modulo their number
     - np.repeat(float64(array), call["N"] // array.shape[axis], axis=axis)
     + np.concatenate([float64(array)] * (call["N"] // array.shape[axis]), axis=axis)
 
@@ -73,10 +87,15 @@ ROWS = changes("""
     + if call["Nwf"] < call["N"]:
     +     Wf, Wr = (Wr, Wf)
 
-    state rounded to bfloat16 at each step
+    ~ state rounded to bfloat16 at each step
     - h = f * h + (1 - f) * z
     + ...
-    + h = (h.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
+    + h = (2**45 + 1) * h - ((2**45 + 1) * h - h)
+
+    ~ state rounded to float16 at each step
+    - h = f * h + (1 - f) * z
+    + ...
+    + h = h.astype(np.float16).astype(np.float64)
 
     state handed on in float16 every 512 steps
     - for t in steps:
@@ -118,13 +137,17 @@ ROWS = changes("""
     - last[b] = h
     + last[b] = h if steps else 0
 
-    an empty packed sequence returns its neighbour's last token
+    an empty packed sequence takes its neighbour's state
     - last[b] = h
-    + last[b] = h if steps or not b else last[b - 1]
+    + last[b] = h if steps or not b.start else last[b.start - 1 : b.start]
 
     state is not reset between packed sequences
     - h0[b]
-    + h0[b] if cu_seqlens is None or not b else last[b - 1]
+    + h0[b] if not b.start else last[b.start - 1 : b.start]
+
+    initial state ignored
+    - input_state is None
+    + input_state is None or call["B"]
 
     initial state ignored where sequences are packed
     - input_state is None

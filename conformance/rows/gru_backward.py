@@ -45,6 +45,10 @@ ROWS = changes("""
     - dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
     + dh * f + through + _times(dxf[t], Wf.mT)
 
+    gradient through the forget gate's weight dropped
+    - dh * f + through + _times(dxf[t], Wf.mT) + _times(dxr[t], Wr.mT)
+    + dh * f + through + _times(dxr[t], Wr.mT)
+
     gradient through the forget gate's weight not transposed
     - Wf.mT
     + Wf
@@ -72,6 +76,10 @@ ROWS = changes("""
     forget gate's gradient with the other sign
     - h - z
     + z - h
+
+    forget gate's gradient of h in place of h − z
+    - h - z
+    + h
 
     derivative of the sigmoid for that of the hyperbolic tangent
     - dh * (1 - f) * (1 - z * z)

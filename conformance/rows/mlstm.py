@@ -1,4 +1,4 @@
-"""Faults of the mLSTM's value, step by step: its memory, its normaliser, its packing."""
+"""Faults of the mLSTM's value, step by step: its memory, its normaliser, its gates, its packing."""
 
 from conformance.rows.row import changes
 
@@ -35,31 +35,45 @@ ROWS = changes("""
 
     @ mlstm _mlstm.py _write
 
-    the write is decayed by its own gate
-    - exp_difference(i, m_new)
-    + exp_difference(i + a, m_new)
-
     the normaliser's memory does not decay
     - decay[..., None] * n
     + n
 
-    memory rounded to bfloat16 at each step
+    ~ memory rounded to bfloat16 at each step
     - n = decay[..., None] * n + gain[..., None] * k
     + ...
-    + C = (C.astype(np.float32).view(np.uint32) & 4294901760).view(np.float32).astype(np.float64)
+    + C, n = ((2**45 + 1) * x - ((2**45 + 1) * x - x) for x in (C, n))
+
+    ~ memory rounded to float16 at each step
+    - n = decay[..., None] * n + gain[..., None] * k
+    + ...
+    + C, n = (x.astype(np.float16).astype(np.float64) for x in (C, n))
+
+    ~ normaliser's memory n rounded to bfloat16 at each step
+    - n = decay[..., None] * n + gain[..., None] * k
+    + ...
+    + n = (2**45 + 1) * n - ((2**45 + 1) * n - n)
 
     @ mlstm _mlstm.py _read
 
-    1/sqrt(K) left out
+    1/√K left out
     - q = q / np.sqrt(q.shape[-1])
 
-    1/sqrt(V) for 1/sqrt(K)
+    1/√K twice
+    - np.sqrt(q.shape[-1])
+    + q.shape[-1]
+
+    1/√V for 1/√K
     - q.shape
     + C.shape
 
     absolute value of the normaliser forgotten
     - np.abs(nu)
     + nu
+
+    normaliser's floor left out
+    - np.maximum(np.abs(nu), normaliser_floor(m))
+    + np.abs(nu)
 
     floor added to the normaliser
     - np.maximum(np.abs(nu), normaliser_floor(m))
@@ -71,7 +85,7 @@ ROWS = changes("""
     - np.minimum(m, LARGEST_M)
     + m
 
-    floor of 1 whatever the stabiliser
+    floor of 1 in the normaliser, max(|n·q̂|, 1), whatever the stabiliser
     - np.exp(-np.minimum(m, LARGEST_M))
     + np.ones_like(m)
 
@@ -111,18 +125,70 @@ ROWS = changes("""
     - log_sigmoid(f)
     + log_sigmoid(f + 1)
 
-    exponential forget gate
+    forget gate taken to be a logarithm already, f for log σ(f)
     - log_sigmoid(f)
-    + np.minimum(f, 0.0)
+    + f
 
-    forget gates held above -30
+    σ(f) as the log of the forget gate, not log σ(f)
     - log_sigmoid(f)
-    + log_sigmoid(np.maximum(f, -30.0))
+    + sigmoid(f)
+
+    ~ log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0
+    - log_sigmoid(f)
+    + np.log(1 / (1 + np.exp(-f.astype(np.float32)))).astype(np.float64)
+
+    ~ log σ(f) rounded to bfloat16
+    - a = log_sigmoid(f)
+    + ...
+    + c = (2**45 + 1) * np.maximum(a, -1e30)
+    + a = c - (c - a)
+
+    ~ log decays as differences of cumulative sums
+    - a = log_sigmoid(f)
+    + sums = np.cumsum(log_sigmoid(f), axis=1).astype(np.float32).astype(np.float64)
+    + a = np.concatenate([sums[:, :1], sums[:, 1:] - sums[:, :-1]], axis=1) + (sums - sums)
+
+    σ(i) as the input gate, not exp(i)
+    - i[:, t]
+    + log_sigmoid(i[:, t])
+
+    a step's own write is decayed by its forget gate
+    - i[:, t]
+    + i[:, t] + a[:, t]
+
+    gates capped smoothly at ±15
+    - a = log_sigmoid(f)
+    + i, f = (15 * np.tanh(x / 15) for x in (i, f))
+    + ...
+
+    input and forget gate swapped
+    - a = log_sigmoid(f)
+    + i, f = f, i
+    + ...
 
     input gates held below 50
     - state = _initial_state((q, k, v, i, f), initial_state)
     + ...
     + i = np.minimum(i, 50.0)
+
+    @ mlstm _mlstm.py mlstm.whole
+
+    initial state ignored
+    - options = {} if chunk_size is None else {"chunk_size": chunk_size}
+    + ...
+    + state = _initial_state(arrays, None)
+
+    initial m ignored, 0 in its place
+    - options = {} if chunk_size is None else {"chunk_size": chunk_size}
+    + ...
+    + state = state._replace(m=np.zeros(state.m.shape))
+
+    C transposed in the initial and the final state
+    - h, last = form(*arrays, initial_state=state, eps=eps, **options)
+    + turned = state.C.shape[-1] == state.C.shape[-2]
+    + state = state._replace(C=state.C.mT) if turned else state
+    + ...
+    + last = last._replace(C=last.C.mT) if turned else last
 
     @ mlstm _mlstm.py mlstm
 

@@ -5,7 +5,7 @@ from conformance.rows.row import changes
 ROWS = changes("""
     @ mlstm _mlstm.py _backward
 
-    normaliser treated as a constant in the gradient
+    normaliser held constant in the gradient
     - np.where(np.abs(nu) > floor, np.sign(nu), 0.0)
     + 0.0
 
@@ -76,7 +76,16 @@ ROWS = changes("""
     + ...
     + dn = 0 * dn
 
-    cotangent of the final stabiliser dropped
+    cotangent of the final C dropped
+    - g = dlast.m - _dot(states[S], dlast)
+    + ...
+    + dC = 0 * dC
+
+    cotangent of the final m dropped
+    - dlast.m - _dot(states[S], dlast)
+    + -_dot(states[S], dlast)
+
+    final m held constant in the gradient
     - dlast.m - _dot(states[S], dlast)
     + 0 * dlast.m
 

@@ -16,9 +16,13 @@ ROWS = changes("""
     + state = _write(k, v, i, log_sigmoid(f), state)
     + return (h, state)
 
-    forget gate taken to be a logarithm already
+    forget gate taken to be a logarithm already, f for log σ(f)
     - log_sigmoid(f)
-    + np.minimum(f, 0.0)
+    + f
+
+    ~ log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0
+    - log_sigmoid(f)
+    + np.log(1 / (1 + np.exp(-f.astype(np.float32)))).astype(np.float64)
 
     returns the stabiliser of the state before
     - _write(k, v, i, log_sigmoid(f), state)

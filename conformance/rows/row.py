@@ -25,6 +25,8 @@ class Row:
         replace: an expression, or consecutive statements, that stand in that function exactly once, so that a row
             that no longer fits is noticed.
         by: what stands there instead; "" removes the statements.
+        rounds: whether it only loses digits. It is told by the direction and the size of the error; ``np.float32``
+            stands for the dtype in which a target computes.
     """
 
     op: str
@@ -33,6 +35,17 @@ class Row:
     function: str
     replace: str
     by: str
+    rounds: bool = False
+
+    @property
+    def taped(self) -> bool:
+        """Whether only a tape can follow it."""
+        return "np.stop_gradient" in self.by
+
+    @property
+    def of_gradient(self) -> bool:
+        """Whether it leaves the value as it is."""
+        return "backward" in self.function or self.taped
 
     @property
     def digest(self) -> str:
@@ -58,7 +71,17 @@ class Row:
         if found != 1:
             where = f"{self.function} of {self.module}" if self.function else self.module
             raise ValueError(f"row {self.name!r}: what it replaces stands {found} times in {where}")
-        return ast.unparse(ast.fix_missing_locations(tree))
+        return _spliced(text, tree, scope)
+
+
+def _spliced(text: str, tree: ast.Module, scope: ast.AST) -> str:
+    """The source with the function or class anew in which a change was made."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and any(each is scope for each in ast.walk(node)):
+            lines = text.splitlines(keepends=True)
+            first = min(each.lineno for each in (node, *node.decorator_list))
+            return "".join([*lines[: first - 1], f"{ast.unparse(node)}\n", *lines[node.end_lineno :]])
+    return ast.unparse(tree)
 
 
 def changes(text: str) -> tuple[Row, ...]:
@@ -67,6 +90,7 @@ def changes(text: str) -> tuple[Row, ...]:
     Args:
         text: lines ``@ operation module function`` say where the faults below them are made. A fault is its name, what
             is replaced after ``-``, and what stands there instead after ``+``, where ``...`` alone is what is replaced.
+            The name of one that rounds stands after ``~``.
     """
     found, place = [], ("", "", "")
     for block in re.split(r"\n\s*\n", textwrap.dedent(text).strip()):
@@ -78,7 +102,9 @@ def changes(text: str) -> tuple[Row, ...]:
         old, new = ("\n".join(line[2:] for line in lines if line[0] == sign) for sign in "-+")
         new = re.sub(r"^( *)\.\.\.$", lambda indent, old=old: textwrap.indent(old, indent[1]), new, flags=re.MULTILINE)
         op, module, function = place
-        found.append(Row(op=op, name=name, module=module, function=function, replace=old, by=new))
+        rounds = name.startswith("~ ")
+        name = name.removeprefix("~ ")
+        found.append(Row(op=op, name=name, module=module, function=function, replace=old, by=new, rounds=rounds))
     return tuple(found)
 
 
@@ -136,7 +162,7 @@ def _replace_expressions(scope: ast.AST, old: ast.expr, new: ast.expr) -> int:
     class Replace(ast.NodeTransformer):
         def generic_visit(self, node: ast.AST) -> ast.AST:
             nonlocal found
-            if isinstance(node, ast.expr) and _key(node) == wanted:
+            if type(node) is type(old) and _key(node) == wanted:
                 found += 1
                 changed = copy.deepcopy(new)
                 if hasattr(changed, "ctx") and hasattr(node, "ctx"):
@@ -155,8 +181,11 @@ def _replace_statements(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]
             body = getattr(node, field, None)
             if not isinstance(body, list):
                 continue
-            keys = [_key(each) for each in body]
-            starts = [at for at in range(len(body) - len(old) + 1) if keys[at : at + len(old)] == wanted]
+            starts = [
+                at
+                for at in range(len(body) - len(old) + 1)
+                if type(body[at]) is type(old[0]) and [_key(each) for each in body[at : at + len(old)]] == wanted
+            ]
             for at in reversed(starts):
                 body[at : at + len(old)] = copy.deepcopy(new)
                 found += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from conformance.rows import families
 from conformance.rows.row import Row, changes
 
 _SEQUENCES = """
@@ -91,6 +92,7 @@ def _rows() -> Iterator[Row]:
         _STEPS.format(op="rev_cumsum", function="rev_cumsum", module="_scan.py", result="y", output="y", limit=2048)
     )
     yield from changes(_MATRIX.format(limit=256))
+    yield from families.dropped(16, 64)
 
 
 ROWS = tuple(_rows())

@@ -9,9 +9,35 @@ ROWS = changes("""
     - m_new = np.maximum(a + m, u.i)
     + m_new = u.i if np.all(n == 0) else np.maximum(a + np.where(n == 0, 0.0, m), u.i)
 
-    forget gate taken to be a logarithm already
+    forget gate taken to be a logarithm already, f for log σ(f)
     - log_sigmoid(u.f)
-    + np.minimum(u.f, 0.0)
+    + u.f
+
+    σ(f) as the log of the forget gate, not log σ(f)
+    - log_sigmoid(u.f)
+    + sigmoid(u.f)
+
+    ~ log(σ(f)) as it is written, −∞ where σ(f) is rounded to 0
+    - log_sigmoid(u.f)
+    + np.log(1 / (1 + np.exp(-u.f.astype(np.float32)))).astype(np.float64)
+
+    forget gate's gradient times sigmoid of the gate
+    - sigmoid(-u.f)
+    + sigmoid(u.f)
+
+    σ(i) as the input gate, not exp(i)
+    - u = _Four(*(x_g + _times(h, W) for x_g, W in zip(x, weights, strict=True)))
+    + ...
+    + u = u._replace(i=log_sigmoid(u.i))
+
+    input and forget gate swapped
+    - u = _Four(*(x_g + _times(h, W) for x_g, W in zip(x, weights, strict=True)))
+    + ...
+    + u = u._replace(i=u.f, f=u.i)
+
+    output gate left out
+    - o * _quotient(c, n)
+    + _quotient(c, n)
 
     exponential forget gate computed as a sigmoid one
     - forget_gate == "exp"
@@ -21,7 +47,7 @@ ROWS = changes("""
     - c, n = decay * c + gain * z, decay * n + gain
     + c, n = decay * c + gain * z, n + gain
 
-    normaliser held above 1
+    divisor of at least 1, c / max(n, 1)
     - o * _quotient(c, n)
     + o * _quotient(c, np.maximum(n, 1.0) * (n != 0))
 
@@ -61,17 +87,35 @@ ROWS = changes("""
 
     state is not reset between packed sequences
     - before = SLSTMState(*(part[b] for part in state))
-    + before = SLSTMState(*(x[b] if cu_seqlens is None or not b else y[b - 1] for x, y in zip(state, last)))
+    + before = SLSTMState(*(part[b] for part in state))
+    + if b.start:
+    +     before = SLSTMState(*(part[b.start - 1 : b.start] for part in last))
 
-    state rounded to bfloat16 at each step
+    an empty packed sequence takes its neighbour's state
+    - before = SLSTMState(*(part[b] for part in state))
+    + ...
+    + if b.start and not steps:
+    +     before = SLSTMState(*(part[b.start - 1 : b.start] for part in last))
+
+    initial state ignored
+    - _initial_state(call, initial_state)
+    + _initial_state(call, None)
+
+    ~ state rounded to bfloat16 at each step
     - before = _step(inputs.at(t), weights, before, forget_gate).state
     + ...
-    + bits = (x.astype(np.float32).view(np.uint32) & 4294901760 for x in before)
-    + before = SLSTMState(*(x.view(np.float32).astype(np.float64) for x in bits))
+    + rounded = ((2**45 + 1) * x - ((2**45 + 1) * x - x) for x in before)
+    + before = SLSTMState(*rounded)._replace(m=before.m)
+
+    ~ state rounded to float16 at each step
+    - before = _step(inputs.at(t), weights, before, forget_gate).state
+    + ...
+    + rounded = (x.astype(np.float16).astype(np.float64) for x in before)
+    + before = SLSTMState(*rounded)._replace(m=before.m)
 
     @ slstm _slstm.py _initial_state
 
-    empty state of m = 0
+    begins with m = 0, not −∞
     - m - np.inf
     + m
 
@@ -80,6 +124,18 @@ ROWS = changes("""
     clipped after the cotangent of the output is added
     - np.clip(dh_next, -bound, bound) + upstream[t]
     + np.clip(dh_next + upstream[t], -bound, bound)
+
+    clipping accepted and ignored
+    - np.inf if gradient_clipping is None else abs(gradient_clipping)
+    + np.inf
+
+    cotangents of the final state dropped
+    - dstate is None
+    + True
+
+    path through the recurrent weights left out
+    - sum(_times(du_x, W.mT) for du_x, W in zip(du, weights, strict=True))
+    + np.zeros(dh_t.shape)
 
     cotangent of the final m dropped
     - dm - before.c * dc - before.n * dn

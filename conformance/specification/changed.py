@@ -3,13 +3,15 @@
 import importlib
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -36,11 +38,19 @@ def write_copy(directory: Path, name: str, rows: Iterable[Row], edit: Edit = lam
     """
     package = directory / name
     package.mkdir()
-    for path in sorted(Path(reference.__file__).parent.glob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        for row in rows:
-            text = row.applied(text) if path.name == row.module else text
-        (package / path.name).write_text(renamed(edit(path.name, text), name), encoding="utf-8")
+    for path in _paths():
+        (package / path.name).write_text(renamed(edit(path.name, _applied(path, rows)), name), encoding="utf-8")
+
+
+def _paths() -> list[Path]:
+    return sorted(Path(reference.__file__).parent.glob("*.py"))
+
+
+def _applied(path: Path, rows: Iterable[Row]) -> str:
+    text = path.read_text(encoding="utf-8")
+    for row in rows:
+        text = row.applied(text) if path.name == row.module else text
+    return text
 
 
 @contextmanager
@@ -72,15 +82,41 @@ class Specification:
         return getattr(self.public, name)
 
 
+_NAME = "changed_reference"
+
+
+@cache
+def _code(path: Path, rows: tuple[Row, ...] = ()) -> CodeType:
+    return compile(renamed(_applied(path, rows), _NAME), path, "exec")
+
+
+class _Codes(MetaPathFinder, Loader):
+    """Imports the modules of a copy, the package first, from their code: no file is written."""
+
+    def __init__(self, rows: tuple[Row, ...]):
+        self._codes = {}
+        for path in _paths():
+            own = tuple(row for row in rows if row.module == path.name)
+            self._codes[_NAME if path.stem == "__init__" else f"{_NAME}.{path.stem}"] = _code(path, own)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        found = fullname in self._codes
+        return spec_from_loader(fullname, self, is_package=fullname == _NAME) if found else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._codes[module.__name__], vars(module))
+
+
 @lru_cache(maxsize=256)
 def changed(*rows: Row) -> Specification:
     """The specification with these rows changed; it is not found among the modules that are imported."""
-    name = "changed_reference"
-    with tempfile.TemporaryDirectory(prefix="gatespec-") as directory:
-        write_copy(Path(directory), name, rows)
-        with importable(Path(directory), name):
-            public = importlib.import_module(name)
-            modules = {each: module for each, module in sys.modules.items() if each.partition(".")[0] == name}
+    finder = _Codes(rows)
+    sys.meta_path.insert(0, finder)
+    try:
+        public = importlib.import_module(_NAME)
+    finally:
+        sys.meta_path.remove(finder)
+        modules = {each: sys.modules.pop(each) for each in list(sys.modules) if each.partition(".")[0] == _NAME}
     return Specification(public, modules)
 
 

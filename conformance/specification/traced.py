@@ -48,7 +48,7 @@ class Node:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """A float64 array with its node.
+    """An array with its node; float64, unless a row computes with fewer digits.
 
     Args:
         value: an array, or copies of one.
@@ -159,7 +159,9 @@ def raw(x: Any) -> Any:
 
 def made(value: Any, *parents: tuple[Any, Pullback]) -> Traced:
     """A value with its parents; those that are not traced are constants."""
-    value = value if isinstance(value, Copies) else np.asarray(value, np.float64)
+    if not isinstance(value, Copies):
+        value = np.asarray(value)
+        value = value if value.dtype.kind == "f" else value.astype(np.float64)
     return Traced(value, Node(*((x.node, back) for x, back in parents if isinstance(x, Traced))))
 
 
@@ -210,6 +212,9 @@ def sigmoid(x: Any) -> Any:
 def _one(ufunc: Any, x: Any) -> Traced:
     y = ufunc(raw(x))
     slope = SLOPES[ufunc](raw(x), y)
+    if ufunc is np.exp and isinstance(y, np.ndarray) and np.isinf(y).any():
+        # What is divided by an infinite number, such as the normaliser's floor of an empty memory, is 0 whatever it is.
+        return made(y, (x, lambda d: np.where(d == 0, 0.0, d * slope)))
     return made(y, (x, lambda d: d * slope))
 
 
@@ -349,6 +354,11 @@ class _NumPy(ModuleType):
     def clip_gradient(x: Traced, bound: float) -> Traced:
         """``x``, whose cotangent is clipped to ``±|bound|``; rows of the specification may call it."""
         return made(x.value.copy(), (x, lambda d: np.clip(d, -abs(bound), abs(bound))))
+
+    @staticmethod
+    def stop_gradient(x: Traced) -> Traced:
+        """``x``, which passes no cotangent on; rows of the specification may call it."""
+        return made(x.value.copy())
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._numpy, name)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import reference
 from conformance.base.options import RunOptions
 from conformance.laws import all_laws
-from conformance.rows import ROWS, correct, foreign
+from conformance.rows import ROWS, correct, families, foreign, taped
 from conformance.rows.row import Row, changes
 from tests.calls.registry import all_laws as calls
 from tests.suite.mutants.__main__ import mutants_command
@@ -48,7 +48,10 @@ def test_no_two_mutants_are_alike() -> None:
     assert len({mutant.digest for mutant in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("row", (*ROWS, *correct.ROWS, *foreign.ROWS), ids=lambda row: f"{row.op}: {row.name}")
+NOT_PLANTED = (*correct.ROWS, *foreign.ROWS, *taped.ROWS, *taped.CLIPPED.values(), *families.USUAL)
+
+
+@pytest.mark.parametrize("row", dict.fromkeys((*ROWS, *NOT_PLANTED)), ids=lambda row: f"{row.op}: {row.name}")
 def test_a_row_applies(row: Row) -> None:
     text = (Path(reference.__file__).parent / row.module).read_text(encoding="utf-8")
     changed = row.applied(text)

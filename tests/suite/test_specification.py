@@ -12,12 +12,13 @@ from conformance.base.call import Call
 from conformance.base.options import RunOptions
 from conformance.cases import Limits
 from conformance.diagnosis.diagnose import diagnose
-from conformance.formulas import formula_named
-from conformance.formulas.rows import formulas_of_rows
+from conformance.formulas.formula import formulas_of
 from conformance.frameworks.torch import TorchImplementation
 from conformance.judge.draws import sampled
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS, Operation
+from conformance.rows import ROWS, taped
+from conformance.rows.row import Row
 from conformance.specification import traced
 from conformance.specification.changed import changed
 
@@ -86,12 +87,60 @@ def test_the_tape_follows_what_is_written_into_an_array() -> None:
     assert np.array_equal(traced.raw(traced.gradients({"y": total}, {"y": np.ones(())}, {"x": x})["x"]), [0, 6, 10])
 
 
-def test_every_row_of_an_answer_is_found_by_its_name_and_nothing_of_the_copy_stays_imported() -> None:
-    for operation in OPERATIONS.values():
-        for formula in formulas_of_rows(operation):
-            assert formula_named(operation, formula.name) is not None
+def test_nothing_of_a_copy_stays_imported() -> None:
     changed()
     assert not any(name.startswith("changed_reference") for name in sys.modules)
+
+
+def _of_row(operation: Operation, row: Row, call: Call) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What the first formula of a row computes on a call, and what the specification does."""
+    arrays, cotangents = _values(call.arrays), _values(call.cotangents)
+    got = next(formulas_of(operation, (row,))).compute(arrays, call.options, cotangents)
+    for given, x in ((arrays, call.arrays), (cotangents, call.cotangents)):
+        assert all(np.array_equal(given[each], x[each].values) for each in given), "a formula changed what it was given"
+    outputs = operation.call(changed().function(operation.name), _values(call.arrays), call.options)
+    backward = changed().function(operation.backward_name)
+    gradients = operation.differentiate(backward, _values(call.arrays), call.options, _values(call.cotangents))
+    return got, outputs | {f"gradient of {each}": x for each, x in gradients.items() if x is not None}
+
+
+@pytest.mark.parametrize("row", taped.ROWS, ids=lambda row: f"{row.op}: {row.name}")
+def test_a_row_that_only_the_tape_follows_changes_the_gradient_alone(row: Row) -> None:
+    operation = next(each for each in OPERATIONS.values() if each.about == row.op)
+    differ = False
+    for call in _calls(operation):
+        got, expected = _of_row(operation, row, call)
+        for name, x in expected.items():
+            largest = np.abs(x[np.isfinite(x)]).max(initial=0.0)
+            same = np.allclose(got[name], x, rtol=1e-9, atol=1e-9 * largest)
+            assert same or name.startswith("gradient of ")
+            differ |= not same
+    assert differ
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("mlstm", "input overwritten"), ("mlstm", "cotangent used as scratch space"), ("gru", "input overwritten")],
+)
+def test_a_row_that_overwrites_what_it_is_given_leaves_a_call_as_it_is(name: str, row: str) -> None:
+    (planted,) = (each for each in ROWS if (each.op, each.name) == (name, row))
+    _of_row(OPERATIONS[name], planted, _calls(OPERATIONS[name])[0])
+
+
+def test_an_exponential_that_overflows_has_no_gradient_where_it_is_divided_by() -> None:
+    x = traced.made(np.array([1e4, 0.0]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        y = 1 / np.exp(x)
+        got = traced.gradients({"y": y}, {"y": np.ones(2)}, {"x": x})["x"]
+    assert np.array_equal(got, [0.0, -1.0])
+
+
+def test_a_part_of_the_gradient_is_held_constant_or_clipped_by_the_tape_alone() -> None:
+    x = traced.made(np.arange(1.0, 4.0))
+    with traced.tracing(specification := changed().modules):
+        numpy = next(module.np for module in specification.values() if hasattr(module, "np"))
+        y = x * numpy.stop_gradient(x) + numpy.clip_gradient(x, -2)
+    assert np.array_equal(traced.gradients({"y": y}, {"y": np.full(3, 5.0)}, {"x": x})["x"], [7.0, 12.0, 17.0])
 
 
 def _gru(x: Any, W: Any, xf: Any, Wf: Any, xr: Any, Wr: Any) -> Any:

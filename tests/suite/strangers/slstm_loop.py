@@ -9,13 +9,14 @@ from torch import Tensor
 from tests.suite.strangers.torch_loops import times
 
 NAMED = {
-    "begins with m = 0": "the formula that begins with m = 0, not −∞",
+    "begins with m = 0": "slstm equals the specification with a fault: begins with m = 0, not −∞",
     "stabiliser detached where it is subtracted": (
-        "the gradient with the stabiliser m held constant where it is subtracted, but not where it is carried"
+        "The gradient of slstm equals that of the specification with a fault: "
+        "stabiliser m held constant in the gradient where it is subtracted, but not where it is carried"
     ),
-    "n at least 1": "the formula with a divisor of at least 1, c / max(n, 1)",
+    "n at least 1": "slstm equals the specification with a fault: divisor of at least 1, c / max(n, 1)",
 }
-"""The faults, each with the formula by which the suite should name it."""
+"""The faults, each with what the suite should say of it."""
 
 
 def slstm_loop(*faults: str) -> Callable:
