@@ -59,7 +59,7 @@ CHECKS = ("arguments.py", "_call.py")
 
 
 def formulas_of(operation: Operation, chosen: tuple[Row, ...] = ()) -> Iterator[Formula]:
-    """The formulas of an operation, the likely ones first.
+    """The formulas of an operation.
 
     The gradient of a row that changes the value is that of the changed value by the tape, or, in a second formula of
     the same name, what the written-out backward pass of the changed specification gives: a target may have one like it.

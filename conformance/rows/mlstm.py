@@ -54,6 +54,11 @@ ROWS = changes("""
     + ...
     + n = (2**45 + 1) * n - ((2**45 + 1) * n - n)
 
+    ~ normaliser's memory n rounded to float16 at each step
+    - n = decay[..., None] * n + gain[..., None] * k
+    + ...
+    + n = n.astype(np.float16).astype(np.float64)
+
     @ mlstm _mlstm.py _read
 
     1/√K left out
@@ -142,6 +147,10 @@ ROWS = changes("""
     + ...
     + c = (2**45 + 1) * np.maximum(a, -1e30)
     + a = c - (c - a)
+
+    ~ log σ(f) rounded to float16
+    - log_sigmoid(f)
+    + log_sigmoid(f).astype(np.float16).astype(np.float64)
 
     ~ log decays as differences of cumulative sums
     - a = log_sigmoid(f)

@@ -116,20 +116,23 @@ def test_a_logarithm_of_a_sigmoid_is_one_cause_of_nan_at_resets_and_at_large_gat
         assert cells(found, feature)["float32"] == ("right", "wrong")
 
 
-def test_a_log_gate_in_16_bits_is_one_cause_of_all_laws_that_it_breaks() -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", larger("float16")])
+def test_a_log_gate_in_16_bits_is_one_cause_of_all_laws_that_it_breaks(dtype: str) -> None:
+    narrow_dtype = getattr(torch, dtype)
+
     def rounded(f: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.logsigmoid(f).to(torch.bfloat16).to(f.dtype)
+        return torch.nn.functional.logsigmoid(f).to(narrow_dtype).to(f.dtype)
 
     narrow, wide = mlstm_loop(log_gate=rounded), mlstm_loop()
 
     def mlstm(q: Any, k: Any, v: Any, i: Any, f: Any, **options: Any) -> Any:
-        return (narrow if f.dtype == torch.bfloat16 else wide)(q, k, v, i, f, **options)
+        return (narrow if f.dtype == narrow_dtype else wide)(q, k, v, i, f, **options)
 
     laws = ("value", "gradient", "accumulation")
-    found = diagnosis(_of_torch(mlstm), laws=laws, dtypes=("bfloat16",), examples=8, max_steps=65)
+    found = diagnosis(_of_torch(mlstm), laws=laws, dtypes=(dtype,), examples=8, max_steps=65)
     (cause,) = found.causes
-    assert cause.sentence.startswith("mlstm equals the specification with a fault: log σ(f) rounded to bfloat16")
-    assert "mlstm.accumulation (bfloat16)" in map(str, cause.explains)
+    assert cause.sentence.startswith(f"mlstm equals the specification with a fault: log σ(f) rounded to {dtype}")
+    assert f"mlstm.accumulation ({dtype})" in map(str, cause.explains)
 
 
 def test_a_decay_matrix_from_differences_of_cumulative_sums_is_recognised() -> None:
