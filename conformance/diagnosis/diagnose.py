@@ -26,7 +26,7 @@ from conformance.tolerance.compared import ENDINGS, BreakKind
 SECONDS = 90.0
 """Time limit of the experiments on one target."""
 
-QUICK_SECONDS = 0.7
+QUICK_SECONDS = 2.0
 """Time limit for the first cause of each operation in a quick run, in addition to the time that its laws saved by
 ending at a break. Other experiments have only what was saved."""
 

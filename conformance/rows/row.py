@@ -54,12 +54,23 @@ class Row:
         return hashlib.sha256("\0".join((self.op, self.module, self.function, *syntax)).encode()).hexdigest()[:12]
 
     def applied(self, text: str) -> str:
-        """The module's source with the fault in it.
+        """The module's source with the change in it.
 
         Raises:
             ValueError: what the row replaces does not stand exactly once in its function.
         """
         tree = ast.parse(text)
+        return _spliced(text, tree, self.change(tree))
+
+    def change(self, tree: ast.Module) -> ast.AST:
+        """Make the change in the module's syntax.
+
+        Returns:
+            The function or module in which it was made.
+
+        Raises:
+            ValueError: what the row replaces does not stand exactly once in its function.
+        """
         scope = _function(tree, self.function)
         if scope is None:
             raise ValueError(f"row {self.name!r}: {self.module} has no function {self.function}")
@@ -71,7 +82,7 @@ class Row:
         if found != 1:
             where = f"{self.function} of {self.module}" if self.function else self.module
             raise ValueError(f"row {self.name!r}: what it replaces stands {found} times in {where}")
-        return _spliced(text, tree, scope)
+        return scope
 
 
 def _spliced(text: str, tree: ast.Module, scope: ast.AST) -> str:

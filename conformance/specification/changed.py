@@ -1,5 +1,6 @@
 """A copy of the specification with rows changed, as a package of its own."""
 
+import ast
 import importlib
 import re
 import sys
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -82,12 +83,21 @@ class Specification:
         return getattr(self.public, name)
 
 
-_NAME = "changed_reference"
+def _module(path: Path) -> str:
+    return reference.__name__ if path.stem == "__init__" else f"{reference.__name__}.{path.stem}"
 
 
 @cache
 def _code(path: Path, rows: tuple[Row, ...] = ()) -> CodeType:
-    return compile(renamed(_applied(path, rows), _NAME), path, "exec")
+    """The code of a module with rows changed; without any, as Python keeps it compiled."""
+    if not rows:
+        code = SourceFileLoader(_module(path), str(path)).get_code(_module(path))
+        assert code is not None
+        return code
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for row in rows:
+        ast.fix_missing_locations(row.change(tree))
+    return compile(tree, path, "exec")
 
 
 class _Codes(MetaPathFinder, Loader):
@@ -97,11 +107,11 @@ class _Codes(MetaPathFinder, Loader):
         self._codes = {}
         for path in _paths():
             own = tuple(row for row in rows if row.module == path.name)
-            self._codes[_NAME if path.stem == "__init__" else f"{_NAME}.{path.stem}"] = _code(path, own)
+            self._codes[_module(path)] = _code(path, own)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         found = fullname in self._codes
-        return spec_from_loader(fullname, self, is_package=fullname == _NAME) if found else None
+        return spec_from_loader(fullname, self, is_package=fullname == reference.__name__) if found else None
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self._codes[module.__name__], vars(module))
@@ -109,15 +119,22 @@ class _Codes(MetaPathFinder, Loader):
 
 @lru_cache(maxsize=256)
 def changed(*rows: Row) -> Specification:
-    """The specification with these rows changed; it is not found among the modules that are imported."""
-    finder = _Codes(rows)
+    """The specification with these rows changed; what is imported as the specification stays as it is."""
+    finder, own = _Codes(rows), _taken_out()
     sys.meta_path.insert(0, finder)
     try:
-        public = importlib.import_module(_NAME)
+        public = importlib.import_module(reference.__name__)
     finally:
         sys.meta_path.remove(finder)
-        modules = {each: sys.modules.pop(each) for each in list(sys.modules) if each.partition(".")[0] == _NAME}
+        modules = _taken_out()
+        sys.modules.update(own)
     return Specification(public, modules)
+
+
+def _taken_out() -> dict[str, ModuleType]:
+    """The imported modules of the specification, which are no longer found as such."""
+    names = [each for each in sys.modules if each.partition(".")[0] == reference.__name__]
+    return {each: sys.modules.pop(each) for each in names}
 
 
 @contextmanager

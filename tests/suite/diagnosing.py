@@ -1,6 +1,7 @@
 """Diagnoses of strangers in this process, in float32 and with few cases unless a test says otherwise."""
 
 from typing import Any
+from unittest.mock import patch
 
 from conformance.base.options import RunOptions
 from conformance.diagnosis.cause import Diagnosis
@@ -10,11 +11,13 @@ from conformance.judge.runner import run
 
 
 def diagnosis(implementation: Implementation, **changed: Any) -> Diagnosis:
-    """Try laws on a target of one operation, and look for the causes of what fails."""
+    """Try laws on a target of one operation, and look for the causes of what fails, on a slow machine too."""
     (op,) = implementation.functions
     usual = {"laws": ("value", "gradient"), "dtypes": ("float32",), "examples": 6, "max_steps": 70}
     options = RunOptions(ops=(op,), shrink_seconds=1.0, **{**usual, **changed})
-    return diagnose(implementation, options, list(run(implementation, options)))
+    results = list(run(implementation, options))
+    with patch("conformance.diagnosis.diagnose.QUICK_SECONDS", 60.0):
+        return diagnose(implementation, options, results)
 
 
 def cells(found: Diagnosis, feature: str) -> dict[str, tuple[str, str]]:
