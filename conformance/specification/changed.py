@@ -101,7 +101,7 @@ def _code(path: Path, rows: tuple[Row, ...] = ()) -> CodeType:
 
 
 class _Codes(MetaPathFinder, Loader):
-    """Imports the modules of a copy, the package first, from their code: no file is written."""
+    """Imports the modules of a copy, the package first, from their code: the copy has no files."""
 
     def __init__(self, rows: tuple[Row, ...]):
         self._codes = {}
@@ -119,7 +119,10 @@ class _Codes(MetaPathFinder, Loader):
 
 @lru_cache(maxsize=256)
 def changed(*rows: Row) -> Specification:
-    """The specification with these rows changed; what is imported as the specification stays as it is."""
+    """The specification with these rows changed.
+
+    It is imported under the specification's own name, as which nothing but the specification is found afterwards.
+    """
     finder, own = _Codes(rows), _taken_out()
     sys.meta_path.insert(0, finder)
     try:

@@ -11,7 +11,10 @@ from conformance.judge.runner import run
 
 
 def diagnosis(implementation: Implementation, **changed: Any) -> Diagnosis:
-    """Try laws on a target of one operation, and look for the causes of what fails, on a slow machine too."""
+    """Try laws on a target of one operation, and look for the causes of what fails.
+
+    A quick run has longer for it than a user gives it: what is named must not depend on the machine.
+    """
     (op,) = implementation.functions
     usual = {"laws": ("value", "gradient"), "dtypes": ("float32",), "examples": 6, "max_steps": 70}
     options = RunOptions(ops=(op,), shrink_seconds=1.0, **{**usual, **changed})
