@@ -28,6 +28,10 @@ class FwbwCase:
         return self.inner.size
 
     @property
+    def seed(self) -> int:
+        return self.inner.seed
+
+    @property
     def steps(self) -> int:
         return self.inner.S
 

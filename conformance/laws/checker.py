@@ -198,6 +198,7 @@ class Checker:
         upcasts: bool | None = None,
         state: tuple[Array, np.ndarray] | None = None,
         of_oracle: bool = False,
+        note: str = "",
     ) -> None:
         """Check one array against its budget.
 
@@ -206,6 +207,7 @@ class Checker:
             state: if ``got`` is a state in units of the oracle's stabiliser, the state as returned by the target, and
                 that stabiliser.
             of_oracle: whether ``expected`` is the oracle's; otherwise it may be made from other results of the target.
+            note: what a break adds about the call.
         """
         if self.gradients_only and not where.startswith("gradient"):
             return
@@ -226,7 +228,7 @@ class Checker:
         else:
             alone = of_oracle or len(self.calls) == 1
             evidence = Comparison(got=given, expected=expected, allowed=found.tolerance, m=m, alone=alone)
-        self.breaks.append(LawError(where, _said(verdict), verdict, evidence, outcome.nature))
+        self.breaks.append(LawError(where, f"{_said(verdict)}{note}", verdict, evidence, outcome.nature))
 
     def _measure(self, got: Array, outcome: ArrayOutcome, steps: int) -> None:
         if not got.values.size or not math.isfinite(outcome.distance):

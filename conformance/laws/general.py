@@ -10,6 +10,7 @@ from conformance.laws import (
     WIDE,
     _calling_laws,
     _general_device,
+    _general_nan,
     _general_transforms,
     _packing_laws,
     _recurrence_laws,
@@ -156,3 +157,4 @@ def register(op: str) -> None:
     _calling_laws.register(operation)
     _general_transforms.register(operation)
     _general_device.register(operation)
+    _general_nan.register(operation)

@@ -9,6 +9,10 @@ ROWS = changes("""
     - np.clip(dh, -bound, bound) + dy[t]
     + np.clip(dh + dy[t], -bound, bound)
 
+    NaN clipped to the bound
+    - np.clip(dh, -bound, bound)
+    + np.fmax(np.fmin(dh, bound), -bound)
+
     final state's cotangent is not clipped
     - np.clip(dh, -bound, bound)
     + np.clip(dh, -bound, bound) if position + 1 < len(steps) else dh

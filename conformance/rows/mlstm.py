@@ -13,6 +13,10 @@ ROWS = changes("""
     - np.maximum(a + m, i)
     + np.maximum(m, i)
 
+    the other candidate in place of a stabiliser that is NaN
+    - np.maximum(a + m, i)
+    + np.fmax(a + m, i)
+
     the decay from a sum rounded at the size of the gates
     - np.exp(stabilised_decay(a, m, m_new))
     + exp_difference(a + m, m_new)
@@ -79,6 +83,10 @@ ROWS = changes("""
     normaliser's floor left out
     - np.maximum(np.abs(nu), normaliser_floor(m))
     + np.abs(nu)
+
+    floor in place of a normaliser that is NaN
+    - np.maximum(np.abs(nu), normaliser_floor(m))
+    + np.fmax(np.abs(nu), normaliser_floor(m))
 
     floor added to the normaliser
     - np.maximum(np.abs(nu), normaliser_floor(m))

@@ -125,6 +125,10 @@ ROWS = changes("""
     - np.clip(dh_next, -bound, bound) + upstream[t]
     + np.clip(dh_next + upstream[t], -bound, bound)
 
+    NaN clipped to the bound
+    - np.clip(dh_next, -bound, bound)
+    + np.fmax(np.fmin(dh_next, bound), -bound)
+
     clipping accepted and ignored
     - np.inf if gradient_clipping is None else abs(gradient_clipping)
     + np.inf

@@ -202,7 +202,7 @@ def backward(
     C_delta = _dot(options, "tv,kv->tk", delta, C)
     q_C_delta = jnp.sum(x.q * C_delta, axis=-1)
     delta_h = (jnp.sum(p.G * delta_v, axis=-1) + p.e * q_C_delta) / Y
-    dnu = jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0)
+    dnu = jnp.where(jnp.abs(nu) <= floor, 0, -delta_h * jnp.sign(nu))
     dG = delta_v + dnu[..., None]
     W, dscores = p.G * dG, p.E * dG
     from_start = p.e[..., None] * (C_delta + dnu[..., None] * n[..., None, :])

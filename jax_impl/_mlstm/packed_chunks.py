@@ -174,7 +174,7 @@ def backward(
         delta_initial = jnp.sum(initial.C * delta, axis=-1)
         delta_h += _weigh(p.e_initial, delta_initial)
     delta_h /= Y
-    dnu = jnp.where(lost, jnp.nan, jnp.where(jnp.abs(nu) > floor, -delta_h * jnp.sign(nu), 0))
+    dnu = jnp.where(lost, jnp.nan, jnp.where(jnp.abs(nu) <= floor, 0, -delta_h * jnp.sign(nu)))
     dG = _where_weighted(p.E, delta_v + dnu[..., None])
     W, dscores = p.G * dG, p.E * dG
     from_start = _weigh(p.e[..., None], C_delta + dnu[..., None] * p.start.n[..., None, :])

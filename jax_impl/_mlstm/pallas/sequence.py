@@ -137,7 +137,7 @@ def backward(
     floor = normaliser_floor(weights.unit)
     Y = jnp.maximum(jnp.abs(nu), floor) + eps
     dh_h = _by_step(jnp.sum(dh.astype(FLOAT) * outputs.h.astype(FLOAT), axis=-1))
-    dnu = jnp.where(jnp.abs(nu) > floor, -dh_h / Y * jnp.sign(nu), 0)
+    dnu = jnp.where(jnp.abs(nu) <= floor, 0, -dh_h / Y * jnp.sign(nu))
 
     of_scores = scores_gradient(
         plan_for(terms, 0, interpret),

@@ -47,6 +47,10 @@ def minimum(x: Any, y: Any) -> torch.Tensor:
     return torch.minimum(*torch.broadcast_tensors(_tensor(x), _tensor(y)))
 
 
+def fmax(x: Any, y: Any) -> torch.Tensor:
+    return torch.fmax(*torch.broadcast_tensors(_tensor(x), _tensor(y)))
+
+
 def clip(x: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
     return torch.clip(x, low, high)
 

@@ -554,10 +554,11 @@ def normalisers(
 
     floor = _floor(_row(m, row_strides, sequence, head, t) + slot, inside, STABILIZE_CORRECTLY)
     inverse = 1.0 / (maximum(tl.abs(nu), floor) + eps)
-    above = tl.abs(nu) > floor
-    tau = tl.where(above, tl.where(nu < 0.0, product, -product), 0.0) * inverse * inverse
-    dnu = tl.where(above, tau - shift * tl.abs(nu) * inverse * inverse, 0.0)
-    tau += shift * inverse * tl.where(above, eps * inverse, 1.0)
+    # Not `> floor`: a NaN is kept.
+    on_floor = tl.abs(nu) <= floor
+    tau = tl.where(on_floor, 0.0, tl.where(nu < 0.0, product, -product)) * inverse * inverse
+    dnu = tl.where(on_floor, 0.0, tau - shift * tl.abs(nu) * inverse * inverse)
+    tau += shift * inverse * tl.where(on_floor, 1.0, eps * inverse)
     tl.store(_row(inverse_out, row_strides, sequence, head, t) + slot, inverse, mask=inside)
     tl.store(_row(shift_out, row_strides, sequence, head, t) + slot, shift, mask=inside)
     tl.store(_row(dnu_out, row_strides, sequence, head, t) + slot, dnu, mask=inside)
