@@ -5,6 +5,7 @@ PyTorch's `GradScaler` does, rely on it. On GPUs `fmax` and `fmin`, and what is 
 number.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from conformance.base.call import Call
 from conformance.base.dtypes import FLOATING
 from conformance.laws import SHORT, SINGLE, law
 from conformance.laws._answers import has_gradient
-from conformance.laws._relations import changed_call, results_of
+from conformance.laws._relations import results_of
 from conformance.laws.checker import Checker
 from conformance.operations import Operation
 
@@ -27,6 +28,7 @@ def register(operation: Operation) -> None:
         "behaviour",
         cases=operation.all_cases,
         strata=SHORT,
+        usual=1 if operation.usual else 0,
         dtypes=("float32", "float16"),
         compiled_dtypes=SINGLE,
         share=0.25,
@@ -37,27 +39,39 @@ def register(operation: Operation) -> None:
         x[j] = NaN and {op}(x)[i] depends on x[j] ⇒ {op}(x)[i] = NaN
         """
         call, rng = operation.call_of(case, checker.dtype), np.random.default_rng(case.seed)
-        with_gradient = has_gradient(operation, checker)
-        own = _exact(operation, checker, call, with_gradient)
-        for name, x in {**call.arrays, **(call.cotangents if with_gradient else {})}.items():
-            places = np.flatnonzero(np.isfinite(x.values)) if x.dtype in FLOATING else ()
-            if len(places):
-                _spoil(operation, checker, call, own, name, int(rng.choice(places)))
+        own = _exact(operation, checker, call)
+        for field in ("arrays", "cotangents") if has_gradient(operation, checker) else ("arrays",):
+            for name, x in getattr(call, field).items():
+                places = np.flatnonzero(np.isfinite(x.values)) if x.dtype in FLOATING else ()
+                if len(places):
+                    _spoil(operation, checker, call, own, field, name, int(rng.choice(places)))
 
 
 Answers = tuple[oracle.Values, oracle.Values]
 
 
-def _spoil(operation: Operation, checker: Checker, call: Call, own: Answers, name: str, at: int) -> None:
-    """Expect NaN of all that depends on one element of an array when it is NaN."""
-    given = {**call.arrays, **call.cotangents}[name].values
-    x, place = given.flat[at], [int(index) for index in np.unravel_index(at, given.shape)]
-    note = f", with NaN in {name if name in call.arrays else f'the cotangent of {name}'} at {place}"
-    others = [
-        _exact(operation, checker, _with_element(call, name, at, value), bool(own[1])) for value in (x + 1, x - 1)
-    ]
+def _spoil(operation: Operation, checker: Checker, call: Call, own: Answers, field: str, name: str, at: int) -> None:
+    """Expect NaN of all that depends on one element when it is NaN.
+
+    Args:
+        own: the oracle's answers to the call.
+        field: of the call, ``arrays`` or ``cotangents``.
+        name, at: the array in it, and the element's place in the flat array.
+    """
+    x = getattr(call, field)[name]
+
+    def with_element(value: float) -> Call:
+        values = x.values.copy()
+        values.flat[at] = value
+        return replace(call, **{field: {**getattr(call, field), name: replace(x, values=values)}})
+
+    element = float(x.values.flat[at])
+    step = max(1.0, abs(element))
+    others = [_exact(operation, checker, with_element(value)) for value in (element + step, element - step)]
     with np.errstate(invalid="ignore"):
-        spoilt = results_of(checker, _with_element(call, name, at, np.nan))
+        spoilt = results_of(checker, with_element(np.nan))
+    place = [int(index) for index in np.unravel_index(at, x.values.shape)]
+    note = f", with NaN in {'' if field == 'arrays' else 'the cotangent of '}{name} at {place}"
     for number, (results, of) in enumerate(zip(spoilt, ("", "gradient of "), strict=True)):
         for result, got in (results or {}).items():
             if result in own[number]:
@@ -66,24 +80,14 @@ def _spoil(operation: Operation, checker: Checker, call: Call, own: Answers, nam
                 checker.close(f"{of}{result}", got, expected, np.zeros(expected.shape), call.steps, note=note)
 
 
-def _with_element(call: Call, of: str, at: int, value: float) -> Call:
-    """The call with one element of an array changed."""
-
-    def changed(name: str, x: np.ndarray) -> np.ndarray:
-        if name == of:
-            x = x.copy()
-            x.flat[at] = value
-        return x
-
-    return changed_call(call, changed)
-
-
-def _exact(operation: Operation, checker: Checker, call: Call, with_gradient: bool) -> Answers:
-    """The oracle's outputs for a call, and its gradients."""
+def _exact(operation: Operation, checker: Checker, call: Call) -> Answers:
+    """The oracle's outputs for a call, and its gradients if the target has any."""
     arrays, cotangents = oracle.values(call.arrays), oracle.values(call.cotangents)
     precision = checker.precision(call.steps)
     outputs = operation.value(arrays, call.options, precision).values
-    return outputs, operation.gradient(arrays, call.options, cotangents, precision).values if with_gradient else {}
+    if not has_gradient(operation, checker):
+        return outputs, {}
+    return outputs, operation.gradient(arrays, call.options, cotangents, precision).values
 
 
 def _differs(own: np.ndarray, *others: np.ndarray) -> np.ndarray:
