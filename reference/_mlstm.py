@@ -271,7 +271,7 @@ def mlstm_parallel(
     nu = scores.sum(axis=-1) + e * np.einsum("bntk,bnk->bnt", q, n)
     h = numerator / (np.maximum(np.abs(nu), normaliser_floor(m)) + eps)[..., None]
     kept, written = e[..., -1], E[..., -1, :]
-    C_last = kept[..., None, None] * C + np.einsum("bnj,bnjk,bnjv->bnkv", written, k, v)
+    C_last = kept[..., None, None] * C + np.einsum("bnjk,bnjv->bnkv", written[..., None] * k, v)
     n_last = kept[..., None] * n + np.einsum("bnj,bnjk->bnk", written, k)
     return np.moveaxis(h, 2, 1), MLSTMState(C_last, n_last, m[..., -1])
 

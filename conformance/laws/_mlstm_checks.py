@@ -60,7 +60,7 @@ def linearity(checker: Checker, case: MLSTMCase) -> None:
     def additive(where: str, results: list[Array], name: str, expected: list[Expected]) -> None:
         slack = sum(each.slack[name] for each in expected) + rounding_of(*results[:2])
         own = replace(results[2], values=results[0].values + results[1].values)
-        close(checker, where, results[2], own, expected[2].values[name], np.asarray(slack), case.steps, times=1)
+        close(checker, where, results[2], own, expected[2].values[name], slack, case.steps, times=1)
 
     results = [results_of(checker, each) for each in given]
     expected = [oracle.mlstm(oracle.values(each.arrays), call.options, precision) for each in given]

@@ -79,7 +79,12 @@ def register(operation: Operation) -> None:
             joined = {name: along_steps(before[name], after[name]) for name in operation.sequences if name in arrays}
             joined |= operation.kept(before)
             expected = expected_gradient(operation, checker, case)
-            slack = {**expected.slack, **operation.cut_slack(expected, arrays)}
+            more = operation.cut_slack(
+                checker.precision(case.steps),
+                arrays,
+                {**first, **{f"gradient of {name}": x for name, x in of_states.items()}},
+            )
+            slack = {**expected.slack, **{name: expected.slack[name] + of_cut for name, of_cut in more.items()}}
             for name in operation.weights_of(arrays):
                 joined[name] = replace(before[name], values=before[name].values + after[name].values)
                 slack[name] = slack[name] + rounding_of(before[name], after[name])

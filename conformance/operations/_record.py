@@ -147,7 +147,7 @@ def make_call(operation: str, case: Any, dtype: str) -> Call:
     )
 
 
-def no_cut_slack(expected: Expected, arrays: Arrays) -> Values:
+def no_cut_slack(precision: Precision, arrays: Arrays, results: Arrays) -> Values:
     return {}
 
 
@@ -196,7 +196,8 @@ class Record(Public):
         extremes: cases with extreme gates; None if there are no gates.
         strata: the sizes on which the shared laws are tried.
         usual: whether its cases can have the sizes that people use (`conformance.cases._usual`).
-        cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance.
+        cut_slack: the additional error that the gradient of a cut sequence may have beyond the uncut one's tolerance,
+            given its precision, its arrays, and the states at the cut with their gradients.
         one_step: of one step of a recurrence, what it has of whole sequences (`OneStep`).
     """
 
@@ -220,5 +221,5 @@ class Record(Public):
     extremes: Strategy | None = None
     strata: tuple[str, ...] = STRATA
     usual: bool = False
-    cut_slack: Callable[[Expected, Arrays], Values] = no_cut_slack
+    cut_slack: Callable[[Precision, Arrays, Arrays], Values] = no_cut_slack
     one_step: Any = None

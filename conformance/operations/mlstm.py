@@ -14,7 +14,7 @@ from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
 from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Arrays, Option, Output, StateTuple
 from conformance.oracle import Values
-from conformance.tolerance.budget import Expected
+from conformance.tolerance.budget import Precision
 from reference.arguments import MLSTMState
 
 FORMS = ("mlstm_recurrent", "mlstm_parallel", "mlstm_chunkwise")
@@ -31,14 +31,15 @@ def _packed_without_eps(limits: Limits) -> st.SearchStrategy:
     return cases.packed_mlstm(limits, eps=0.0).filter(lambda case: bool(case.lengths))
 
 
-def _cut_slack(expected: Expected, arrays: Arrays) -> Values:
-    """Includes a tolerance for g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it should cancel to 0."""
-    assert expected.carried is not None
-    of_g = expected.carried[:, None]
+def _cut_slack(precision: Precision, arrays: Arrays, results: Arrays) -> Values:
+    """The rounding of g of the early part, dm₀(late part) − ⟨C, dC⟩ − ⟨n, dn⟩, where it should cancel to 0."""
+    C, n, dC, dn, dm = (
+        np.abs(results[name].values) for name in ("C", "n", "gradient of C", "gradient of n", "gradient of m")
+    )
+    g = precision.growth * (dm + (C * dC).sum(axis=(-2, -1)) + (n * dn).sum(axis=-1))
     with np.errstate(over="ignore"):
         gate = 1 / (1 + np.exp(arrays["f"].values))
-    shares = {"i": of_g, "f": of_g * gate, "m0": expected.carried}
-    return {name: expected.slack[name] + share for name, share in shares.items()}
+    return {"i": np.broadcast_to(g[:, None], gate.shape), "f": g[:, None] * gate, "m0": g}
 
 
 _VECTOR_CASES = (

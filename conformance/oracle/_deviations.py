@@ -31,6 +31,7 @@ Their deviations are proportional to it, and are scaled to a roundoff of float64
 Version = Callable[[], Specification]
 Compute = Callable[[Specification, Mapping[str, Any]], dict[str, Any]]
 Results = Mapping[str, np.ndarray | Copies]
+InParts = Callable[[Callable[[Any, Any], Results], Callable[[Any], Results], Mapping, Mapping], Results]
 Way = Callable[[Rounding], Results]
 """Computes the same values in one of the ways that are right, each operation rounded."""
 
@@ -52,19 +53,37 @@ def written(compute: Compute, version: Version, arrays: Values, summands: Sequen
 
 
 def differentiated(
-    compute: Compute, version: Version, arrays: Values, cotangents: Values, summands: Sequence[str] = ()
+    compute: Compute,
+    version: Version,
+    arrays: Values,
+    cotangents: Values,
+    summands: Sequence[str] = (),
+    in_parts: InParts = lambda gradient, value, arrays, cotangents: gradient(arrays, cotangents),
 ) -> Way:
-    """The gradient of what a version of the specification computes, by the tape; arguments are those of `written`."""
+    """The gradient of what a version of the specification computes, by the tape; other arguments are as in `written`.
+
+    Args:
+        in_parts: ``(gradient, value, arrays, cotangents) → gradient``, which puts the gradient of a large call together
+            from those of parts.
+    """
 
     def way(rounding: Rounding) -> Results:
         specification = version()
-        given: dict[str, Any] = {}
-        for name, x in arrays.items():
-            made = rounding.summand if name in summands else rounding.copies_of
-            given[name] = traced.made(made(x)) if x.dtype.kind == "f" else x
-        with traced.tracing(specification.modules, rounding.numpy):
-            results = compute(specification, given)
-        return traced.gradients(results, {name: rounding.copies_of(x) for name, x in cotangents.items()}, given)
+
+        def gradient(arrays: Mapping[str, Any], cotangents: Mapping[str, Any]) -> Results:
+            given: dict[str, Any] = {}
+            for name, x in arrays.items():
+                made = rounding.summand if name in summands else rounding.copies_of
+                given[name] = traced.made(made(x)) if x.dtype.kind == "f" else x
+            with traced.tracing(specification.modules, rounding.numpy):
+                results = compute(specification, given)
+            return traced.gradients(results, {name: rounding.copies_of(x) for name, x in cotangents.items()}, given)
+
+        def value(arrays: Mapping[str, Any]) -> Results:
+            with using(specification.modules, rounding.numpy):
+                return compute(specification, arrays)
+
+        return in_parts(gradient, value, arrays, cotangents)
 
     return way
 
@@ -114,7 +133,9 @@ def _deviations(
     unit = max(precision.roundoff, PERTURBATION)
     operand = (precision.cancellation - precision.drift) / OMEGA
     count = max(COPIES) if max(COPIES) * max(x.size for x in exact.values()) <= MOST_NUMBERS else min(COPIES)
-    results = way(Rounding(count, unit, operand if operand > precision.roundoff else 0.0, seed))
+    # Deviations that are proportional to a roundoff are scaled; a number that is flushed is not.
+    smallest = precision.smallest if unit == precision.roundoff else 0.0
+    results = way(Rounding(count, unit, operand if operand > precision.roundoff else 0.0, smallest, seed))
     copies = in_units({name: x.data if isinstance(x, Copies) else x[None] for name, x in results.items()})
     found = {}
     for name, x in exact.items():

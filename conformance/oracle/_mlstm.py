@@ -1,71 +1,53 @@
-"""The mLSTM on its inputs and on perturbed copies of them, stacked along B."""
+"""The mLSTM, with tolerances from the specification in which every operation is rounded at random."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import reference
-from conformance.oracle._common import Values, counted, total, without_warnings
-from conformance.oracle._magnitudes import Magnitudes, gradient_magnitudes, magnitudes_of
-from conformance.tolerance import budget
-from conformance.tolerance.budget import DRAWS, Expected, Precision
+from conformance.oracle._common import Values, without_warnings
+from conformance.oracle._deviations import Compute, Way, copied, differentiated, slack, written
+from conformance.oracle._large import CHUNK, MANY, in_groups, in_segments, of_distinct_heads
+from conformance.oracle._mlstm_branches import counted
+from conformance.rows import correct, foreign, taped
+from conformance.rows.row import Row
+from conformance.specification.changed import Specification, changed
+from conformance.tolerance.budget import Expected, Precision
+from conformance.tolerance.designs import AnyDesign
+from reference._mlstm import normaliser_floor
 from reference.arguments import MLSTMState
 
-COPIES = DRAWS + 2
+EXACT = Specification(reference, {})
+STATES = ("C0", "n0", "m0")
 
 
-def _largest_m(i: np.ndarray, f: np.ndarray, m0: np.ndarray) -> np.ndarray:
-    """The largest finite |m| of each head of each sequence, ``(B, 1, N)``."""
-    a = -np.logaddexp(0.0, -f)
-    m, largest = m0, np.where(np.isfinite(m0), np.abs(m0), 0.0)
-    for t in range(i.shape[1]):
-        m = np.maximum(a[:, t] + m, i[:, t])
-        largest = np.maximum(largest, np.where(np.isfinite(m), np.abs(m), 0.0))
-    return largest[:, None]
+def _rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if row.op == "mlstm")
 
 
-def _beside_the_floor(terms: Magnitudes, precision: Precision) -> np.ndarray:
-    """The factor by which q is scaled up and down, ``(B, S, N, 1)``; near the floor, so that |n·q̂| lies on both sides.
+CORRECT = _rows(correct.ROWS)
+OTHERWISE = tuple(row for row in CORRECT if not row.of_gradient)
+"""All other spellings of the value at once: its gradient by the tape is right, too."""
+FOREIGN = _rows(foreign.ROWS)
 
-    |n·q̂| is near its floor if the two are within its own budget of each other.
+
+class Definition(NamedTuple):
+    """Of an mLSTM with a normaliser's floor of its own.
+
+    Attributes:
+        rows: what it changes in the specification of `mlstm`.
+        taped: the same where the tape follows it, with what its gradient holds constant.
+        floor: the floor, given m.
     """
-    nu, floor, magnitude, drift = terms.nu
-    own = precision.operand * nu + precision.cancellation * magnitude + precision.drift * drift
-    beside = np.abs(nu - floor) <= own
-    across = np.divide(1.5 * own, nu, out=np.zeros(nu.shape), where=nu > 0)
-    return np.where(beside, np.maximum(across, precision.operand), precision.operand)[..., None]
+
+    rows: tuple[Row, ...]
+    taped: tuple[Row, ...]
+    floor: Callable[[np.ndarray], np.ndarray]
 
 
-def copies_of(arrays: Values, cotangents: Values, terms: Magnitudes, precision: Precision) -> tuple[Values, Values]:
-    """The inputs and their perturbed copies, stacked along B: copy 0 is exact, the last two scale q."""
-    scale = _beside_the_floor(terms, precision)
-    rng = np.random.default_rng(0)
-    largest = _largest_m(arrays["i"], arrays["f"], arrays["m0"])
-    scales: dict[str, np.ndarray | float] = {"i": largest, "f": 0.0, "m0": largest[:, 0], "m": 0.0}
-
-    def copies(name: str, x: np.ndarray, is_gate: bool) -> np.ndarray:
-        if is_gate:
-            draws = budget.perturbed_gates(x, precision, rng, scales[name])
-        else:
-            draws = budget.perturbed_operands(x, precision, rng)
-        scaled = [x * (1 + sign * scale) if name == "q" else x for sign in (1, -1)]
-        return np.concatenate([x, *draws, *scaled])
-
-    stacked = {name: copies(name, x, name in ("i", "f", "m0")) for name, x in arrays.items()}
-    dstacked = {name: copies(name, x, False) for name, x in cotangents.items()}
-    if cotangents:
-        # C and n are in units of exp(m), and m is accurate to a roundoff of its own size.
-        of_m = precision.growth * largest[:, 0] * rng.standard_normal((COPIES, *largest[:, 0].shape))
-        factor = 1 + np.concatenate([0 * largest[:, 0], *of_m])
-        dstacked["C"] = dstacked["C"] * factor[..., None, None]
-        dstacked["n"] = dstacked["n"] * factor[..., None]
-    return stacked, dstacked
-
-
-def _state(arrays: Values) -> MLSTMState:
-    return MLSTMState(arrays["C0"], arrays["n0"], arrays["m0"])
+MLSTM = Definition((), _rows(taped.CONSTANT), normaliser_floor)
 
 
 def rescaled(part: np.ndarray, m: np.ndarray, reference_m: np.ndarray) -> np.ndarray:
@@ -75,159 +57,118 @@ def rescaled(part: np.ndarray, m: np.ndarray, reference_m: np.ndarray) -> np.nda
         return part * weight.reshape(*weight.shape, *[1] * (part.ndim - weight.ndim))
 
 
-def with_state(arrays: Values, sequences: int | None = None) -> Values:
-    """The arrays, with zeros for an initial state that is omitted."""
+def with_state(arrays: Values) -> Values:
+    """The arrays of a call, with zeros for an initial state that is omitted."""
     if "C0" in arrays:
         return arrays
     q, v = arrays["q"], arrays["v"]
-    B = q.shape[0] if sequences is None else sequences
+    B = len(arrays["cu_seqlens"]) - 1 if "cu_seqlens" in arrays else q.shape[0]
     N, K, V = q.shape[-2], q.shape[-1], v.shape[-1]
     return {**arrays, "C0": np.zeros((B, N, K, V)), "n0": np.zeros((B, N, K)), "m0": np.zeros((B, N))}
 
 
-_POOL: dict[str, dict[str, Any]] = {
-    "h": {"steps": 1},
-    "C": {},
-    "n": {},
-    "m": {"last": False},
-    "q": {"steps": 1},
-    "k": {"steps": 1},
-    "v": {"steps": 1},
-    "i": {"last": False, "steps": 1},
-    "f": {"last": False, "steps": 1},
-    "C0": {},
-    "n0": {},
-    "m0": {"last": False},
-}
-"""The neighbours of an element that have the same conditioning, by output: see `budget.response`."""
+@without_warnings
+def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision, definition: Definition = MLSTM) -> Expected:
+    """Value of `mlstm`, dense or packed. States are in the units of their own m (see `rescaled`)."""
+
+    def answer(arrays: Values, _: Values) -> Expected:
+        exact = _value(options)(changed(*definition.rows), arrays)
+
+        def in_units(copies: Values) -> Values:
+            return {**copies, **{name: rescaled(copies[name], copies["m"], exact["m"]) for name in "Cn"}}
+
+        def way(*rows: Row, chunk: int | None = None) -> Way:
+            return written(_value(options, chunk), partial(changed, *definition.rows, *rows), arrays)
+
+        ways = [way()]
+        if isinstance(precision, AnyDesign):
+            ways.append(way(*FOREIGN, chunk=MANY))
+        ways.append(way(chunk=CHUNK))
+        ways += [way(*OTHERWISE, chunk=size) for size in (None, CHUNK, MANY)]
+        return Expected(exact, slack(exact, ways, precision, {}, in_units))
+
+    return of_distinct_heads(answer, copied(with_state(arrays)), {})
 
 
-def split(stacked: np.ndarray, B: int) -> tuple[np.ndarray, np.ndarray]:
-    copies = stacked.reshape(1 + COPIES, B, *stacked.shape[1:]) if B else np.zeros((1 + COPIES, *stacked.shape))
-    return copies[0], copies[1:]
+@without_warnings
+def mlstm_gradient(
+    arrays: Values,
+    options: Mapping[str, Any],
+    cotangents: Values,
+    precision: Precision,
+    definition: Definition = MLSTM,
+) -> Expected:
+    """Gradient of `mlstm`, dense or packed, that of the initial state included."""
+    arrays, cotangents = copied(with_state(arrays)), copied(cotangents)
+    zeros = {name: np.zeros(arrays[f"{name}0"].shape) for name in "Cnm" if name not in cotangents}
+    return of_distinct_heads(partial(_gradient, options, precision, definition), arrays, {**cotangents, **zeros})
 
 
-def budgeted(named: Values, B: int, magnitudes: Values, drift: Values, precision: Precision) -> Expected:
-    exact, slack = {}, {}
-    for name, stacked in named.items():
-        exact[name], draws = split(stacked, B)
-        rounded = precision.cancellation * magnitudes[name] + precision.drift * drift[name]
-        response = budget.response(exact[name], draws, **_POOL[name])
-        slack[name] = response + np.where(np.isfinite(rounded), rounded, 0.0)
-    return Expected(exact, slack)
+def _value(options: Mapping[str, Any], chunk_size: int | None = None) -> Compute:
+    more = {"eps": options.get("eps", 0.0), "chunk_size": chunk_size, "return_state": True}
+
+    def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        def outputs(arrays: Mapping[str, Any], _: Any) -> dict[str, Any]:
+            h, state = specification.function("mlstm")(*_tokens(arrays), **_given(arrays), **more)
+            return {"h": h, **dict(zip("Cnm", state, strict=True))}
+
+        packed = "cu_seqlens" in arrays
+        return outputs(arrays, {}) if packed else in_groups(outputs, arrays, {}, chunk_size or 1)
+
+    return compute
 
 
-def either_side(expected: Expected, arrays: Values, g: np.ndarray, precision: Precision) -> Expected:
-    """Widen the tolerance where candidates for m_T tie within rounding.
+def _tokens(arrays: Mapping[str, Any]) -> list[Any]:
+    return [arrays[name] for name in "qkvif"]
 
-    g may then reach any of these candidates, and the gates between them. Candidate 0 is m₀, candidate j is the write of
-    step j; each decays by the gates after it. If the memory ends empty, all candidates are −∞ and none of them moves m.
-    """
-    a, i, m0 = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["m0"]
-    if not a.shape[1]:
-        return expected
-    until = np.flip(np.cumsum(np.flip(a, 1), axis=1), 1)
-    after = np.concatenate([until[:, 1:], np.zeros_like(m0)[:, None]], axis=1)
-    candidates = np.concatenate([(m0 + a.sum(axis=1))[:, None], i + after], axis=1)
-    best = candidates.max(axis=1, keepdims=True)
-    rounding = 2 * precision.growth * np.maximum(1.0, _largest_m(i, arrays["f"], m0))
-    tied = (candidates >= best - rounding) | np.isneginf(best)
-    several = (tied.sum(axis=1) > 1)[:, None]
-    later = np.flip(np.logical_or.accumulate(np.flip(tied, 1), axis=1), 1)
-    between = np.logical_or.accumulate(tied, axis=1)[:, :-1] & later[:, 1:]
-    share = 1.01 * g[:, None]
+
+def _given(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    state = MLSTMState(*(arrays[name] for name in STATES))
+    return {"initial_state": state, "cu_seqlens": arrays.get("cu_seqlens")}
+
+
+def _gradient(
+    options: Mapping[str, Any], precision: Precision, definition: Definition, arrays: Values, cotangents: Values
+) -> Expected:
+    value = _value(options)
+
+    def backward(specification: Specification, arrays: Mapping[str, Any], of: Mapping[str, Any]) -> dict[str, Any]:
+        function, dstate = specification.function("mlstm_backward"), MLSTMState(*(of[name] for name in "Cnm"))
+        eps = options.get("eps", 0.0)
+        found = function(*_tokens(arrays), **_given(arrays), dh=of["h"], dstate=dstate, eps=eps)
+        return found | dict(zip(STATES, found.pop("initial_state"), strict=True))
+
+    def compute(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        found = in_segments(partial(backward, specification), partial(value, specification), arrays, cotangents)
+        return dict(found)
+
+    def by_tape(*rows: Row, chunk: int | None = None) -> Way:
+        parts = partial(in_segments, chunk=chunk or 1)
+        version = partial(changed, *rows, *definition.taped)
+        return differentiated(_value(options, chunk), version, arrays, cotangents, in_parts=parts)
+
+    def by_hand(*rows: Row) -> Way:
+        return written(compute, partial(changed, *definition.rows, *rows), arrays)
+
+    exact = compute(changed(*definition.rows), arrays)
+    # What widens tolerances most comes first, because a tolerance is computed only as far as it is needed.
+    ways = [by_hand()]
+    if isinstance(precision, AnyDesign):
+        of_value = [row for row in FOREIGN if not row.of_gradient]
+        ways += [by_tape(*of_value, chunk=MANY), by_hand(*FOREIGN)]
+    ways += [by_tape(), by_tape(chunk=CHUNK), by_tape(*OTHERWISE), by_tape(*OTHERWISE, chunk=CHUNK)]
+    ways += [by_hand(*CORRECT), by_tape(*OTHERWISE, chunk=MANY)]
+    tolerances, more = slack(exact, ways, precision, cotangents), of_no_memory(arrays, cotangents)
+    expected = Expected(exact, {name: x + more.get(name, 0.0) for name, x in tolerances.items()})
+    return counted(expected, arrays, precision, definition.floor)
+
+
+def of_no_memory(arrays: Values, cotangents: Values) -> Values:
+    """What a memory that ends empty adds: all candidates for m are −∞, and its cotangent may reach any of them."""
+    if not np.isneginf(arrays["f"]).any() and not np.isneginf(arrays["m0"]).any():
+        return {}
+    m = _value({})(EXACT, arrays)["m"]
+    g = np.where(np.isneginf(m), 1.01 * np.abs(cotangents["m"]), 0.0)
+    of_steps = np.repeat(g, np.diff(arrays["cu_seqlens"]), 0) if "cu_seqlens" in arrays else g[:, None]
     gate = np.exp(-np.logaddexp(0.0, arrays["f"]))
-    shares = {
-        "i": share * (tied[:, 1:] & several),
-        "f": share * (between & several) * gate,
-        "m0": g * 1.01 * (tied & several)[:, 0],
-    }
-    slack = {name: x + shares.get(name, 0.0) for name, x in expected.slack.items()}
-    empty = np.isneginf(best[:, 0]) & (g > 0)
-    return replace(expected, slack=slack, kinks=expected.kinks + int(np.count_nonzero(empty)))
-
-
-@without_warnings
-def mlstm(arrays: Values, options: Mapping[str, Any], precision: Precision) -> Expected:
-    """Value of `mlstm`, from its recurrent form. States are in the units of their own m (see `rescaled`)."""
-    arrays = with_state(arrays)
-    B = arrays["q"].shape[0]
-    terms = magnitudes_of(arrays, options.get("eps", 0.0), None)
-    copies, _ = copies_of(arrays, {}, terms, precision)
-    h, last = reference.mlstm_recurrent(
-        *(copies[name] for name in "qkvif"), initial_state=_state(copies), eps=options.get("eps", 0.0)
-    )
-    m, _ = split(last.m, B)
-    m_of_all = np.concatenate([m] * (1 + COPIES)) if B else last.m
-    parts = {"C": rescaled(last.C, last.m, m_of_all), "n": rescaled(last.n, last.m, m_of_all), "m": last.m}
-    return budgeted({"h": h, **parts}, B, terms.outputs, terms.drift, precision)
-
-
-@without_warnings
-def mlstm_gradient(arrays: Values, options: Mapping[str, Any], cotangents: Values, precision: Precision) -> Expected:
-    """Gradient of `mlstm`, states included."""
-    arrays = with_state(arrays)
-    B = arrays["q"].shape[0]
-    terms = magnitudes_of(arrays, options.get("eps", 0.0), cotangents)
-    copies, dcopies = copies_of(arrays, cotangents, terms, precision)
-    gradients = reference.mlstm_backward(
-        *(copies[name] for name in "qkvif"),
-        initial_state=_state(copies),
-        dh=dcopies["h"],
-        dstate=MLSTMState(*(dcopies[name] for name in "Cnm")),
-        eps=options.get("eps", 0.0),
-    )
-    dstate = gradients.pop("initial_state")
-    named = {**gradients, **dict(zip(("C0", "n0", "m0"), dstate, strict=True))}
-    exact = {name: split(stacked, B)[0] for name, stacked in named.items()}
-    expected = budgeted(named, B, *gradient_magnitudes(terms, exact), precision)
-    ones = np.ones((*copies["v"].shape[:-1], 1))
-    unit = MLSTMState(copies["n0"][..., None], copies["n0"], copies["m0"])
-    nu_over_floor, _ = reference.mlstm_recurrent(
-        copies["q"], copies["k"], ones, copies["i"], copies["f"], initial_state=unit
-    )
-    expected = counted(expected, copies, nu_over_floor[..., 0])
-    expected = replace(expected, carried=precision.growth * terms.gradients["carried"])
-    return either_side(expected, arrays, terms.g, precision)
-
-
-def each_sequence(arrays: Values, cotangents: Values, lengths: tuple[int, ...]) -> list[tuple[Values, Values]]:
-    """A packed mLSTM call as dense calls of one sequence each."""
-    arrays = with_state({name: x for name, x in arrays.items() if name != "cu_seqlens"}, len(lengths))
-    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
-    calls = []
-    for b in range(len(lengths)):
-
-        def part(
-            name: str, x: np.ndarray, b: int = b, per_sequence: tuple = ("C0", "n0", "m0", "C", "n", "m")
-        ) -> np.ndarray:
-            return x[b : b + 1] if name in per_sequence else x[None, bounds[b] : bounds[b + 1]]
-
-        calls.append(
-            (
-                {name: part(name, x) for name, x in arrays.items()},
-                {name: part(name, x) for name, x in cotangents.items()},
-            )
-        )
-    return calls
-
-
-_PER_SEQUENCE = ("C0", "n0", "m0", "C", "n", "m")
-
-
-def joined(parts: list[Expected]) -> Expected:
-    """Dense results of one sequence each as one packed result."""
-
-    def join(arrays: list[Values], name: str) -> np.ndarray:
-        if name in _PER_SEQUENCE:
-            return np.concatenate([a[name] for a in arrays])
-        return np.concatenate([a[name][0] for a in arrays])
-
-    names = parts[0].values
-    return Expected(
-        {name: join([p.values for p in parts], name) for name in names},
-        {name: join([p.slack for p in parts], name) for name in names},
-        sum(p.kinks for p in parts),
-        sum(p.elements for p in parts),
-        total([p.spread for p in parts]),
-    )
+    return {"i": of_steps * np.ones(gate.shape), "f": of_steps * gate, "m0": g}

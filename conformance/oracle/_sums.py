@@ -53,4 +53,6 @@ def dtilde_gradient(arrays: Values, cotangents: Values, precision: Precision) ->
     # σ(−f) is computed from f in the accumulation dtype: its relative error is u·|f| where it is small.
     conditioning = 1 + np.where(np.isfinite(f), np.maximum(f, 0.0), 0.0)
     slack = {"igate": precision.growth * scale["igate"], "fgate": precision.growth * scale["fgate"] * conditioning}
-    return Expected(exact, slack)
+    # σ(−f) below the smallest normal number counts as 0, and is multiplied by sums of cotangents.
+    least = precision.least * float(np.abs(cotangents["y"]).max(initial=1.0))
+    return Expected(exact, {name: np.where(x > 0, x + least, x) for name, x in slack.items()})

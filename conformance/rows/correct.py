@@ -54,6 +54,29 @@ ROWS = tuple(row for text, op in _OF_LINEAR for row in changes(text.format(op=op
     - np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
     + -np.logaddexp(0.0, -x)
 
+    @ mlstm _mlstm.py _write
+
+    the memory's log weight without the digits that the new stabiliser lost
+    - np.exp(stabilised_decay(a, m, m_new))
+    + exp_difference(a + m, m_new)
+
+    outer products of a write by einsum
+    - gain[..., None, None] * k[..., :, None] * v[..., None, :]
+    + np.einsum("...k,...v->...kv", gain[..., None] * k, v)
+
+    @ mlstm _mlstm.py mlstm_recurrent
+
+    the stabiliser rounded once more when it is returned
+    - return h, state
+    + return h, state._replace(m=1.0 * state.m)
+
+    @ mlstm _mlstm.py mlstm_parallel
+
+    weights as differences of log weights and the stabiliser
+    - E = np.exp(causal_forget_matrix(alpha)) * exp_difference(i, m)[..., None, :]
+    - e = np.exp(np.cumsum(alpha, axis=-1))
+    + E, e = exp_difference(D, m[..., None]), exp_difference(carried, m)
+
     @ mlstm _mlstm.py _read
 
     the numerator times the reciprocal of the normaliser

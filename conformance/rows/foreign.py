@@ -27,4 +27,37 @@ ROWS = tuple(
     +     dx.g[t] = (dx.g[t] + of_decay) - of_decay
     + ...
     """)
-)
+) + changes("""
+    @ mlstm _mlstm.py mlstm_parallel
+
+    weights from differences of cumulative sums, in which a log decay below -20 has no part
+    - a, D = log_sigmoid(f), dtilde_matrix(i[..., None], f[..., None])
+    - carried = np.cumsum(a, axis=-1) + m_0[..., None]
+    - m = np.maximum(carried, D.max(axis=-1))
+    - alpha = stabilised_decay(a, np.concatenate([m_0[..., None], m[..., :-1]], axis=-1), m)
+    - E = np.exp(causal_forget_matrix(alpha)) * exp_difference(i, m)[..., None, :]
+    - e = np.exp(np.cumsum(alpha, axis=-1))
+    + a = log_sigmoid(f)
+    + sums, closed = np.cumsum(np.where(a < -20.0, 0.0, a), axis=-1), np.where(a < -20.0, a, 0.0)
+    + D = sums[..., :, None] - sums[..., None, :] + causal_forget_matrix(closed) + i[..., None, :]
+    + carried = np.cumsum(a, axis=-1) + m_0[..., None]
+    + m = np.maximum(carried, D.max(axis=-1))
+    + E, e = exp_difference(D, m[..., None]), exp_difference(carried, m)
+
+    @ mlstm _mlstm.py _backward
+
+    log decays as differences of cumulative sums, in which one below -20 has no part, in the gradient
+    - a = log_sigmoid(f)
+    + ...
+    + sums = np.cumsum(np.where(a < -20.0, 0.0, a), axis=1)
+    + a = np.where(a < -20.0, a, np.concatenate([sums[:, :1], sums[:, 1:] - sums[:, :-1]], axis=1))
+
+    gradient of forget gates from those of q and k at all later steps
+    - dm = _dot(state, MLSTMState(dC, dn, None)) + g * (attained_at == 0)
+    + total = _dot(states[S], dlast)
+    + for t in reversed(range(S)):
+    +     reads = np.einsum("bnk,bnk->bn", q_hat[:, t], dq[:, t])
+    +     total = total + (reads - np.einsum("bnk,bnk->bn", k[:, t], dk[:, t]))
+    +     da[:, t] = total + g * (attained_at < t + 1)
+    + ...
+""")

@@ -1,7 +1,8 @@
 """Changed lines that only a tape follows: what is clipped in the gradient alone, and what is held constant in it.
 
-They leave the value as it is, and may call two functions that NumPy has while a tape runs: ``np.clip_gradient(x,
-bound)`` and ``np.stop_gradient(x)``, which is x without a gradient. They cannot be planted.
+They leave the value as it is, and may call functions that NumPy has while a tape runs: ``np.clip_gradient(x, bound)``,
+``np.stop_gradient(x)``, which is x without a gradient, and ``np.held(m)`` (`specification.traced`). They cannot be
+planted.
 """
 
 from conformance.rows.row import Row, changes
@@ -25,6 +26,21 @@ CLIPPED: dict[str, Row] = {
 """)
 }
 """By operation: the clipping that the definition asks for."""
+
+CONSTANT: tuple[Row, ...] = changes("""
+    @ mlstm _mlstm.py _read
+
+    m a constant where the normaliser is not n·q̂
+    - np.maximum(np.abs(nu), normaliser_floor(m)) + eps
+    + np.maximum(np.abs(nu), normaliser_floor(m) * np.held(m, LARGEST_M)) + eps * np.held(m)
+
+    @ mlstm _mlstm.py mlstm_parallel
+
+    m a constant where the normaliser is not n·q̂, in the parallel form
+    - np.maximum(np.abs(nu), normaliser_floor(m)) + eps
+    + np.maximum(np.abs(nu), normaliser_floor(m) * np.held(m, LARGEST_M)) + eps * np.held(m)
+""")
+"""What the definition of the mLSTM decides of its gradient: there is no path through m where h depends on it."""
 
 ROWS = changes("""
     @ mlstm _mlstm.py _read

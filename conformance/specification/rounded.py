@@ -9,6 +9,8 @@ a roundoff in the root mean square, and partial sums grow evenly (`Rounding.sum`
 where it begins. Then it is rounded as often, and where the terms are small it is not random in which direction: it is
 off by √n roundoffs.
 
+A result below the smallest normal number is flushed to 0 by some frameworks: it is 0 in half of the copies.
+
 Operands of products may be rounded to 16 bits, unless they are such numbers. An operand has the same error at every
 step as long as it does not change, and these errors add up: in half of the copies each of its elements has the same
 sign at every step.
@@ -57,11 +59,12 @@ class Rounding:
         copies: their number, even.
         unit: a roundoff.
         operand: the roundoff of computed operands of products; 0 if they are not rounded.
+        smallest: half of the copies have 0 in place of a result below it.
         seed: of the signs.
     """
 
-    def __init__(self, copies: int, unit: float, operand: float = 0.0, seed: int = 0):
-        self.copies, self.unit, self._operand = copies, unit, operand
+    def __init__(self, copies: int, unit: float, operand: float = 0.0, smallest: float = 0.0, seed: int = 0):
+        self.copies, self.unit, self._operand, self._smallest = copies, unit, operand, smallest
         self._rng = np.random.default_rng(seed)
         self._places: list[int] = []
         self._numbers: dict[float, np.ndarray] = {}
@@ -84,7 +87,7 @@ class Rounding:
     def result(self, x: np.ndarray, roundoffs: float = 1.0) -> np.ndarray:
         """``x``, the data of an array, off by so many roundoffs of itself."""
         unit = roundoffs * self.unit
-        return x * self._read(unit, lambda signs: 1 + unit * signs, x.shape[1:])
+        return self._flushed(x * self._read(unit, lambda signs: 1 + unit * signs, x.shape[1:]))
 
     def sum(self, x: np.ndarray, size: np.ndarray, terms: int) -> np.ndarray:
         """``x``, the sum of so many terms in some order, whose magnitudes have the sum ``size``."""
@@ -92,7 +95,13 @@ class Rounding:
 
     def by(self, x: np.ndarray, size: np.ndarray) -> np.ndarray:
         """``x``, off by a roundoff of ``size``."""
-        return x + self.unit * np.where(np.isfinite(size), size, 0.0) * self._sign(x.shape[1:])
+        return self._flushed(x + self.unit * np.where(np.isfinite(size), size, 0.0) * self._sign(x.shape[1:]))
+
+    def _flushed(self, x: np.ndarray) -> np.ndarray:
+        if self._smallest:
+            half = x[::2]
+            half[np.abs(half) < self._smallest] = 0.0
+        return x
 
     def summand(self, x: np.ndarray) -> "Copies":
         """Copies of terms of a sum that is not formed here, as a log decay of several steps is.
@@ -124,8 +133,8 @@ class Rounding:
         return x * (1 + self._operand * signs * (significand != np.rint(significand)))
 
     def copies_of(self, x: Any) -> "Copies":
-        """Copies of an exact array, all alike."""
-        return Copies(np.asarray(x)[None], self)
+        """Copies of an exact array, all alike; what has copies stays as it is."""
+        return x if isinstance(x, Copies) else Copies(np.asarray(x)[None], self)
 
     @property
     def numpy(self) -> Any:
@@ -437,6 +446,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.isneginf: lambda x: Copies(np.isneginf(x.data), x.rounding),
     np.tril: lambda x, k=0: Copies(np.tril(x.data, k), x.rounding),
     np.zeros_like: lambda x: x.rounding.numpy.zeros(x.shape),
+    np.ones_like: lambda x: x.rounding.numpy.ones(x.shape),
     np.shape: lambda x: x.shape,
     np.ndim: lambda x: x.ndim,
 }
@@ -448,6 +458,11 @@ class _NumPy(ModuleType):
     def __init__(self, rounding: Rounding):
         super().__init__("numpy")
         self._rounding, self.ndarray = rounding, (np.ndarray, Copies)
+
+    @staticmethod
+    def held(m: Copies, least: float = -np.inf) -> np.ndarray:
+        """Ones, which have a slope only on a tape (`specification.traced`)."""
+        return np.ones(m.shape)
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(np, name)

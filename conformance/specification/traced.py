@@ -212,7 +212,7 @@ def sigmoid(x: Any) -> Any:
 def _one(ufunc: Any, x: Any) -> Traced:
     y = ufunc(raw(x))
     slope = SLOPES[ufunc](raw(x), y)
-    if ufunc is np.exp and isinstance(y, np.ndarray) and np.isinf(y).any():
+    if ufunc is np.exp and np.isinf(y.data if isinstance(y, Copies) else y).any():
         # What is divided by an infinite number, such as the normaliser's floor of an empty memory, is 0 whatever it is.
         return made(y, (x, lambda d: np.where(d == 0, 0.0, d * slope)))
     return made(y, (x, lambda d: d * slope))
@@ -359,6 +359,11 @@ class _NumPy(ModuleType):
     def stop_gradient(x: Traced) -> Traced:
         """``x``, which passes no cotangent on; rows of the specification may call it."""
         return made(x.value.copy())
+
+    @staticmethod
+    def held(m: Traced, least: float = -np.inf) -> Traced:
+        """Ones, whose slope is −1 where ``m > least``: what they multiply does not change with m in units of exp(m)."""
+        return made(np.ones(m.shape), (m, lambda d: np.where(raw(m) > least, -d, 0.0)))
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._numpy, name)

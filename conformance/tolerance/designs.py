@@ -27,14 +27,9 @@ class TensorFloat32(Precision):
 
 @dataclass(frozen=True)
 class AnyDesign(Precision):
-    """The outputs and gradients of an mLSTM may also have the errors of some correct ways to compute them.
+    """What is computed in ways that are right, but lose digits which gatespec's contract keeps (`rows.foreign`).
 
-    - Weights may be differences of cumulative sums (`oracle._weight_sums`), which are as inexact as the sums.
-    - Forget gates' gradients may be running sums of terms that cancel (`oracle._gate_sums`). They are then not 0 across
-      a hard reset, and lose digits over long sequences. gatespec's contract rules out both.
-    - Products with a small weight may be below the smallest normal number during the computation (`oracle._flushed`).
-
-    gatespec's own packages need neither and are held to `Precision`.
+    gatespec's own packages may use none of them and are held to `Precision`.
     """
 
 

@@ -105,8 +105,8 @@ def test_a_reset_that_leaks_a_millionth_is_found(dtype: str) -> None:
 
 def judged_with(row: Row, law: str, own: bool) -> LawResult:
     """Judge the specification with a row changed, in float64."""
-    version, names = changed(row), (row.op, f"{row.op}_backward")
-    functions = {name: version.function(name) for name in names}
+    version = changed(row)
+    functions = {name: version.function(name) for name in (row.op, f"{row.op}_backward")}
     given = RunOptions(max_steps=130, shrink_seconds=0.0)
     return judging.judged(f"{row.op}.{law}", "float64", given, framework="numpy", own=own, **functions)
 
@@ -139,7 +139,7 @@ def worst_of_gradients(kind: type[Precision], seed: int, times: float = 1.0) -> 
     precision = kind(dtype, 130)
     expected, worst = oracle.mlstm_gradient(given, {}, cotangents, precision), {}
     for name, gradient in zip(leaves, found, strict=True):
-        tolerance = allowed(expected.values[name], expected.slack[name], precision, dtype)
+        tolerance = allowed(expected.values[name], np.asarray(expected.slack[name]), precision, dtype)
         worst[name] = float((np.abs(times * gradient.double().numpy() - expected.values[name]) / tolerance).max())
     return worst
 
@@ -161,8 +161,9 @@ def test_it_is_roundoff_of_later_terms() -> None:
     arrays["f"][:, 4] = np.inf
     precision = AnyDesign("float64", 20)
     expected = oracle.mlstm_gradient(arrays, {}, cotangents, precision)
-    assert (expected.slack["f"][:, 11:] == 0).all() and (expected.slack["f"][:, 4] == 0).all()
-    budget = allowed(expected.values["f"], expected.slack["f"], precision, "float64")
+    slack = np.asarray(expected.slack["f"])
+    assert (slack[:, 11:] == 0).all() and (slack[:, 4] == 0).all()
+    budget = allowed(expected.values["f"], slack, precision, "float64")
     largest = np.abs(expected.values["f"]).max()
     assert 0 < budget.max() < 1e-12 * largest
 
@@ -175,24 +176,6 @@ def test_who_is_held_to_what() -> None:
     tf32 = TensorFloat32AnyDesign("float32", 3)
     assert tf32.cancellation == TensorFloat32("float32", 3).cancellation
     assert replace(AnyDesign("float32", 3), upcasts=True).roundoff == Precision("float64", 3).roundoff
-
-
-FAR_BELOW = MLSTMCase(
-    1, 65, 2, 5, 3, state="random", gates="large m", held=0.5, scale=0.01, cotangents="output only", seed=65535
-)
-"""The first half of the steps is written at i = −8 or so, and m is some 72 in the second half: weights of 1e-33."""
-
-
-@pytest.mark.parametrize("name", ["q", "k", "v", "i", "f", "C0", "n0", "m0"])
-def test_products_that_are_flushed_to_0_hide_nothing_that_a_roundoff_would_not(name: str) -> None:
-    for case in (FAR_BELOW, MLSTMCase(2, 33, 1, 4, 3, state="random", seed=1)):
-        arrays, cotangents = (oracle.values(of) for of in (case.arrays("float32"), case.cotangent_arrays("float32")))
-        own = oracle.mlstm_gradient(arrays, {}, cotangents, Precision("float32", case.S))
-        others = oracle.widened(own, arrays, cotangents, AnyDesign("float32", case.S))
-        more, largest = others.slack[name] - own.slack[name], np.abs(own.values[name]).max()
-        if name != "f":  # It is also allowed the roundoff of running sums.
-            assert more.max() < 1e-20 * largest
-        assert (more >= 0).all()
 
 
 class WithTF32(TorchImplementation):

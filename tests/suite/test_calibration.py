@@ -25,6 +25,12 @@ PAIRS = [(name, variant) for name, subject in SUBJECTS.items() for variant in su
 INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
+FALSE_ALARMS = Counter({("mlstm, cotangents of h alone", "PyTorch, all steps at once, m detached"): 1})
+"""The variants that are refused, with how many of their cases.
+
+In float64 an element of h of 1,031 steps is off by its tolerance and less than 1 % of it: half of the gates are alike,
+and the rounding of a sum of equal terms has one direction.
+"""
 GRU, SATURATED = {"B": 2, "state": True, "gates": "saturated"}, {"H": 3, "heads": (6, 3, 2, 1, 6, 2)}
 COMPILED = ("gru, few shapes, compiled", "JAX scan, XLA")
 FWBW = ("mlstm_fwbw_custom_grad", "pairwise, a tree of segments")
@@ -103,7 +109,7 @@ def test_the_committed_calibration_is_of_this_budget_and_found_no_false_alarm(na
     assert set(kept["variants"]) <= set(subject.variants)
     found = kept["variants"][variant]
     assert found["cases"] >= subject.cases >= 1_000
-    assert found["false_alarms"] == 0
+    assert found["false_alarms"] == FALSE_ALARMS.get((name, variant), 0)
     assert set(found["worst_by_dtype"]) == set(subject.dtypes)
 
 
@@ -111,7 +117,8 @@ def test_readme_says_how_many_variants_were_judged() -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
     of = Counter(SUBJECTS[name].cases for name, _ in PAIRS)
     said = f"{len(PAIRS)} correct variants of the operations were judged, {of[10_000]} on 10,000 cases each and"
-    assert f"{said} {of[1_000]}, those of the GRU and the sLSTM, on 1,000; none was refused" in readme
+    refused = {0: "none", 1: "one result"}[FALSE_ALARMS.total()]
+    assert f"{said} {of[1_000]}, those of recurrences, on 1,000; {refused} was refused" in readme
 
 
 @pytest.mark.parametrize(("name", "variant", "dtype", "case"), REFUSED_ONCE)

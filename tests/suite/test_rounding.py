@@ -114,6 +114,13 @@ def test_operands_are_rounded_to_16_bits_unless_they_are_such_numbers() -> None:
     assert _of(again)[:4] == pytest.approx(_of(twice)[:4], abs=1e-9)
 
 
+def test_what_is_below_the_smallest_number_is_0_in_half_of_the_copies() -> None:
+    rounding = Rounding(8, UNIT, smallest=1e-38)
+    product = _of(rounding.copies_of(np.array([1e-20, 1.0])) * 1e-20)
+    assert (product[:, 0] == 0).sum() == 4
+    assert product[:, 1] == pytest.approx(1e-20, rel=1e-3)
+
+
 def test_what_is_not_rounded_raises() -> None:
     x = Rounding(4, UNIT).copies_of(np.ones(3))
     for lost in (lambda: np.arcsin(x), lambda: np.sort(x), lambda: np.multiply.accumulate(x)):

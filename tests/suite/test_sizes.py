@@ -20,7 +20,7 @@ from conformance.judge.runner import Runner, run
 from conformance.judge.selection import agenda, options_of
 from conformance.laws import EVERY, FEW, all_laws
 from conformance.operations import OPERATIONS
-from conformance.oracle import _long, _packed
+from conformance.oracle import _large
 from conformance.rows.row import Row
 from conformance.rows.sizes import ROWS
 from conformance.tolerance.budget import Precision
@@ -140,9 +140,9 @@ def test_a_large_call_has_the_oracles_answer_part_by_part(monkeypatch: pytest.Mo
     assert np.array_equal(arrays["k"][:, :, 2], arrays["k"][:, :, 0]) or np.array_equal(
         arrays["k"][:, :, 2], arrays["k"][:, :, 1]
     )
-    whole = _packed.mlstm(arrays, {}, precision), _packed.mlstm_gradient(arrays, {}, cotangents, precision)
-    monkeypatch.setattr(_long, "WORK", 8 * 5 * 13)
-    parts = _packed.mlstm(arrays, {}, precision), _packed.mlstm_gradient(arrays, {}, cotangents, precision)
+    whole = oracle.mlstm(arrays, {}, precision), oracle.mlstm_gradient(arrays, {}, cotangents, precision)
+    monkeypatch.setattr(_large, "WORK", 8 * 5 * 13)
+    parts = oracle.mlstm(arrays, {}, precision), oracle.mlstm_gradient(arrays, {}, cotangents, precision)
     for one, other in zip(whole, parts, strict=True):
         assert one.values.keys() == other.values.keys() == other.slack.keys()
         for name, x in one.values.items():

@@ -1,0 +1,57 @@
+"""The branch that each step of an mLSTM takes, counted, because a gradient law tests only those that its data reach."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.oracle._common import Values
+from conformance.oracle._large import each_sequence
+from conformance.tolerance.budget import Expected, Precision
+
+BRANCHES = ("above", "floor", "carry", "write", "m0")
+
+
+def counted(
+    expected: Expected, arrays: Values, precision: Precision, floor: Callable[[np.ndarray], np.ndarray]
+) -> Expected:
+    """``expected`` with counts of its kinks, elements and branches; an element is one step of one head of a sequence.
+
+    Every step reads either above the normaliser's floor or on it. Its stabiliser is attained either by the decayed
+    previous stabiliser (``carry``, ties included) or by the write (``write``), unless it is −∞, which nothing attains.
+    Among the carried ones, ``m0`` counts those that no write has attained since the start, so that m still comes from
+    m₀. A kink is a step at which rounding may change one of these choices: |n·q̂| is close to its floor, or two
+    candidates for m tie.
+
+    Args:
+        expected: the answer to a call with a state.
+        floor: the normaliser's floor, given m.
+    """
+    spread, kinks, elements = dict.fromkeys(BRANCHES, 0.0), 0, 0
+    calls = [(arrays, {})] if "cu_seqlens" not in arrays else each_sequence(arrays, {})
+    for own, _ in calls:
+        counts, of_own = _of_dense(own, precision, floor)
+        kinks, elements = kinks + of_own, elements + own["i"].size
+        spread = {name: spread[name] + float(count) for name, count in zip(BRANCHES, counts, strict=True)}
+    return replace(expected, kinks=kinks, elements=elements, spread=spread)
+
+
+def _of_dense(arrays: Values, precision: Precision, floor: Callable[[np.ndarray], np.ndarray]) -> tuple[list[int], int]:
+    a, i, n, m = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["n0"], arrays["m0"]
+    q = arrays["q"] / np.sqrt(arrays["q"].shape[-1])
+    counts, kinks = [0] * len(BRANCHES), 0
+    untouched = np.ones(m.shape, bool)
+    for t in range(i.shape[1]):
+        carried, before = a[:, t] + m, n
+        m = np.maximum(carried, i[:, t])
+        decay, gain = (np.where(np.isneginf(x), 0.0, np.exp(x - m))[..., None] for x in (carried, i[:, t]))
+        n = decay * before + gain * arrays["k"][:, t]
+        nu, size, least = np.abs((n * q[:, t]).sum(axis=-1)), np.abs(n * q[:, t]).sum(axis=-1), floor(m)
+        above, alive, carries = nu > least, ~np.isneginf(m), i[:, t] <= carried
+        untouched &= carries & alive
+        largest = np.maximum(1.0, np.abs(np.where(alive, m, 0.0)))
+        tied = alive & (np.abs(carried - i[:, t]) <= precision.growth * largest)
+        kinks += int(((np.abs(nu - least) <= precision.operand * size) | tied).sum())
+        found = (above, ~above, carries & alive, ~carries & alive, untouched)
+        counts = [count + int(each.sum()) for count, each in zip(counts, found, strict=True)]
+    return counts, kinks
