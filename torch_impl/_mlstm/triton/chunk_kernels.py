@@ -59,6 +59,7 @@ from torch_impl._triton.shared import (
     log_sigmoid,
     maximum,
     operand,
+    put,
     steps_at,
     store_tile,
 )
@@ -801,5 +802,5 @@ def gradients(
     d_forget = d_decay * tl.exp(log_sigmoid(-forget))
     di = steps_at(di, di_strides, sequence, t, head) + slot * di_strides[1]
     df = steps_at(df, df_strides, sequence, t, head) + slot * df_strides[1]
-    tl.store(di, d_input.to(di.dtype.element_ty), mask=inside)
-    tl.store(df, d_forget.to(df.dtype.element_ty), mask=inside)
+    put(di, d_input, inside)
+    put(df, d_forget, inside)

@@ -8,7 +8,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from torch_impl._mlstm.triton.shared import LARGEST_M, LARGEST_UNIT, finite, stabilised_decay
-from torch_impl._triton.shared import both, log_sigmoid, maximum
+from torch_impl._triton.shared import both, log_sigmoid, maximum, put
 
 
 @triton.jit
@@ -58,5 +58,5 @@ def step(
         tl.store(n_out + state * K + row, vector, mask=both(row < K, y == 0))
         nu += vector * queries
     Y = maximum(tl.abs(tl.sum(nu, axis=0)), tl.exp(-tl.minimum(top, LARGEST_M))) + eps
-    tl.store(h + state * V + col, (num / Y).to(h.dtype.element_ty), mask=col < V)
+    put(h + state * V + col, num / Y, col < V)
     tl.store(m_out + state, top, mask=y == 0)
