@@ -59,7 +59,14 @@ class FormulaSearch:
             if rich is None or matches(formula, rich, closely=False) is not False:
                 return formula
         if rich is not None:
-            left = [formula for formula in simple if self._holds_without_another(formula, judged.case, rich.case)]
+            # The value of the rich call is not that of any formula that changes a gradient.
+            value_too = rich.value == WRONG != judged.value
+            left = [
+                formula
+                for formula in simple
+                if (value_too and not formula.changes_value)
+                or self._holds_without_another(formula, judged.case, rich.case)
+            ]
             if len(left) == 1:
                 return left[0]
         return self._in_value_alone(found, judged, alike if rich is None else [*alike, rich])
