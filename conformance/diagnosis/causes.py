@@ -81,8 +81,11 @@ def sentence(fault: Fault, *, spared: bool = False) -> str:
     Args:
         spared: whether its own example is right in float32 or float64.
     """
-    if fault.stale is not None:
-        return fault.stale.sentence(fault.op)
+    if fault.stale:
+        first = "is right on the first call with given shapes, and"
+        if fault.example.problem and not fault.example.wrong_arrays:
+            return f"{fault.op} {first} on later ones it {fault.example.problem}"
+        return f"The {fault.aspect} of {fault.op} {first} wrong on later ones"
     narrow = "float32" not in fault.dtypes and "float64" not in fault.dtypes
     dtypes = f" in {_listed(tuple(each for each in FLOATING if each in fault.dtypes))}" if narrow or spared else ""
     where = f" {fault.where}" if fault.features else "" if fault.formula else " on every call that was tried"

@@ -252,7 +252,7 @@ class _Examined:
         if explained:
             return explained
         # A case that is right by itself may be wrong after another one.
-        stale = self._faults.stale(case, result.dtype) if any(array.nature for array in found.arrays) else None
+        stale = self._faults.stale(result.dtype) if any(array.nature for array in found.arrays) else None
         return (stale,) if stale is not None else self._without_faults(result, case)
 
     def _without_faults(self, result: LawResult, case: Any) -> tuple[Fault, ...]:

@@ -8,7 +8,7 @@ from conformance.diagnosis.experiments import Experiments, Happens, natures_of
 from conformance.diagnosis.formula_search import FormulaSearch
 from conformance.diagnosis.patterns import patterns
 from conformance.diagnosis.ranges import Range, ranges_of
-from conformance.diagnosis.staleness import Stale, Staleness
+from conformance.diagnosis.staleness import staleness
 from conformance.features import features_of
 from conformance.features.feature import Feature, avoiding, names
 from conformance.formulas.formula import Formula
@@ -28,7 +28,7 @@ class Fault:
         example: a case that shows it.
         dtypes: the dtypes in which it was seen.
         patterns: see `conformance.diagnosis.patterns`.
-        stale: how its results are those of earlier calls, if they are.
+        stale: whether its results are computed from values of an earlier call of the same shapes.
         ranges: the sizes and gates for which it shows, where they say more than features.
     """
 
@@ -39,18 +39,13 @@ class Fault:
     example: Judged
     dtypes: tuple[str, ...]
     patterns: dict[str, str] = field(default_factory=dict)
-    stale: Stale | None = None
+    stale: bool = False
     ranges: tuple[Range, ...] = ()
 
     @property
     def plain(self) -> bool:
         """Whether only its features, and how arrays are wrong, are known of it."""
-        return self.formula is None and self.stale is None
-
-    @property
-    def anywhere(self) -> bool:
-        """Whether any call may show it, and only after another one: its results are those of an earlier call."""
-        return self.stale is not None and not self.stale.differing
+        return self.formula is None and not self.stale
 
     @property
     def natures(self) -> frozenset[str]:
@@ -80,7 +75,7 @@ class Faults:
     hurried: bool = False
     served: Callable[[], Set[str]] = frozenset
     found: list[Fault] = field(default_factory=list)
-    _staleness: dict[str, Staleness] = field(default_factory=dict)
+    _stale: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._in = {
@@ -110,7 +105,7 @@ class Faults:
         followed = self._followed(judged)
         if followed:
             return tuple(self._seen(fault, dtype) for fault in followed)
-        unrecognised = [fault for fault in self.seen_in(dtype) if fault.plain or fault.anywhere]
+        unrecognised = [fault for fault in self.seen_in(dtype) if fault.formula is None]
         shown = [fault for fault in unrecognised if self._shows(fault, judged, present)]
         explaining = self._explaining(shown, judged) if shown else ()
         if explaining:
@@ -118,29 +113,32 @@ class Faults:
         fault = self._new(judged)
         return tuple(shown[:1]) if fault is None else (fault,)
 
-    def stale(self, case: Any, dtype: str) -> Fault | None:
-        """The fault that results of calls like this case are those of earlier calls, which may have been right."""
-        if dtype not in self._in:
-            return None
-        if dtype not in self._staleness:
-            self._staleness[dtype] = Staleness(self._in[dtype])
-        found = self._staleness[dtype].of(case, known=any(fault.stale for fault in self.found))
-        if found is None:
-            return None
+    def stale(self, dtype: str) -> Fault | None:
+        """The fault that results are computed from values of earlier calls, if they are; it is looked for once."""
+        if dtype not in self._stale:
+            found = staleness(self._in[dtype]) if dtype in self._in and self.clock.left else None
+            self._stale[dtype] = None if found is None else self._with_stale(*found)
+        aspect = self._stale[dtype]
+        return next((fault for fault in self.found if fault.stale and fault.aspect == aspect), None)
+
+    def _with_stale(self, aspect: str, example: Judged) -> str:
+        """Add that an aspect of results is stale, unless it is known from another dtype; return the aspect."""
         for fault in self.found:
-            if fault.stale is not None and found.is_like(fault.stale):
-                return self._seen(fault, dtype)
-        fault = Fault(
-            op=self.operation.about,
-            aspect=found.aspect,
-            formula=None,
-            features=(),
-            example=found.example,
-            dtypes=(dtype,),
-            stale=found,
+            if fault.stale and fault.aspect == aspect:
+                self._seen(fault, example.dtype)
+                return aspect
+        self.found.append(
+            Fault(
+                op=self.operation.about,
+                aspect=aspect,
+                formula=None,
+                features=(),
+                example=example,
+                dtypes=(example.dtype,),
+                stale=True,
+            )
         )
-        self.found.append(fault)
-        return fault
+        return aspect
 
     def absorb(self) -> bool:
         """Drop faults that are explained by formulas that other calls showed later; return whether there were any."""
@@ -201,7 +199,7 @@ class Faults:
     def _new(self, judged: Judged) -> Fault | None:
         if not self.clock.left:
             return None
-        if (stale := self.stale(judged.case, judged.dtype)) is not None:
+        if (stale := self.stale(judged.dtype)) is not None:
             return stale
         aspect, tried = "value" if judged.value == WRONG else "gradient", self._in[judged.dtype]
 
