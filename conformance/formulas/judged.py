@@ -25,6 +25,9 @@ RIGHT, WRONG, NOT_SERVED = "right", "wrong", "not served"
 GRADIENT = "gradient of "
 
 
+FAR = 1e5
+"""Roundoffs of its largest element by more than which an array of an experiment is wrong, whatever its tolerance."""
+
 LEAST_PASSED = 30.0
 """Seconds that may pass in any case: the shorter the time, the more another program may take of it."""
 
@@ -144,7 +147,7 @@ class Judge:
         self.differentiable = gradients and implementation.no_gradient(operation.name) is None
         self.eager = implementation.eager
         self._forward = forward or not self.differentiable
-        self._checker = Checker(implementation, dtype)
+        self._checker = Checker(implementation, dtype, far=FAR)
         self.shapes: set[Shapes] = set()
         self.done: dict[Any, Judged] = {}
 

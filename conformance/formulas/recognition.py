@@ -1,8 +1,9 @@
 """Recognises what a target computes instead of the definition: whether an answer is that of a known formula."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,8 +45,8 @@ class Answer:
     """One array of a target with the definition's values: the data that a formula is compared with.
 
     Attributes:
-        got, true, tolerance: the target's values, the definition's values, and the definition's tolerance of each
-            element.
+        got, true: the target's values, and the definition's values.
+        allow: the definition's tolerance of each element, which takes long to compute.
         largest_gradient: if this is a gradient, the largest value of any gradient of the call, else 0.
         roundoff: unit roundoff of the array's dtype.
     """
@@ -53,9 +54,13 @@ class Answer:
     name: str
     got: np.ndarray
     true: np.ndarray
-    tolerance: np.ndarray
+    allow: Callable[[], np.ndarray]
     largest_gradient: float = 0.0
     roundoff: float = math.inf
+
+    @cached_property
+    def tolerance(self) -> np.ndarray:
+        return self.allow()
 
 
 def matches(formula: Formula, judged: Judged, *, closely: bool = True, outputs_alone: bool = False) -> bool | None:
@@ -159,12 +164,12 @@ def answer_of(name: str, judged: Judged, computed: Computed) -> Answer:
         got = in_units_of(computed[scale], name, judged.got)
         with np.errstate(invalid="ignore", over="ignore"):
             true = oracle.rescaled(true, judged.expected.values[scale], computed[scale])
-    dtype = dtype_of(judged.got[name], judged.precision)
+    dtype, slack = dtype_of(judged.got[name], judged.precision), judged.expected.slack[name]
     return Answer(
         name=name,
         got=got.values.astype(np.float64),
         true=true,
-        tolerance=allowed(true, np.asarray(judged.expected.slack[name]), judged.precision, dtype),
+        allow=lambda: allowed(true, np.asarray(slack), judged.precision, dtype),
         largest_gradient=_largest_gradient(judged) if name.startswith(GRADIENT) else 0.0,
         roundoff=ROUNDOFF[dtype],
     )

@@ -5,6 +5,7 @@ cases once more (their outcome is known) and shrinks towards the smallest that b
 """
 
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -40,6 +41,12 @@ KINDS = 4
 
 SMALL = 400
 """Size of a case below which it is tried in any case when a smaller one is looked for."""
+
+FAR = 1e3
+"""After a law was broken: an array that is off by more roundoffs of its largest element counts as wrong, although its
+tolerance is not known. Most of the time would go to tolerances of what is wrong by far. The smallest case is compared
+in full.
+"""
 
 FRUITLESS = 20
 """Number of refusals, without a single served case, after which the law counts as not served."""
@@ -77,6 +84,7 @@ class Search:
     held: list[Any] = field(default_factory=list)
     saved: float = 0.0
     suite_failure: str = ""
+    _first: Found | None = None
     _outcomes: dict[str, tuple[BreakKind, ...] | None] = field(default_factory=dict)
     _counted: set[str] = field(default_factory=set)
     _passed_over: set[str] = field(default_factory=set)
@@ -126,8 +134,17 @@ class Search:
                 left = max(0.0, end - time.thread_time())
                 self._shrink(kind, draws, left if kept else left / 2)
                 self._simplify(kind)
-            kept.append(self.found[kind])
-        return kept
+            kept += self._in_full(kind)
+        return kept or [self._first] if self._first is not None else []
+
+    def _in_full(self, kind: BreakKind) -> list[Found]:
+        """The smallest case of a kind of break, if it is one with tolerances that are computed in full."""
+        found = self.found[kind]
+        if kind.nature not in ("number", "nan", "infinity"):
+            return [found]
+        self.checker.far = math.inf
+        kinds = self._judged(found.case, _key(found.case)) or ()
+        return [self.found[kind]] if kind in kinds else []
 
     def _shrink(self, kind: BreakKind, draws: list[Draw], seconds: float) -> None:
         end, latest = time.thread_time() + seconds, time.monotonic() + UNSHARED * seconds
@@ -161,6 +178,8 @@ class Search:
         """The ways in which a case breaks the law, empty if it holds; None if the target refuses the case."""
         key = _key(case)
         if key not in self._outcomes:
+            # That the law is broken is known from a tolerance that was computed in full.
+            self.checker.far = FAR if self.found else math.inf
             self._outcomes[key] = self._judged(case, key)
         kinds = self._outcomes[key]
         if counts and key not in self._counted:
@@ -226,7 +245,7 @@ class Search:
             before = self.found.get(kind)
             problem, error = breaks[kind]
             verdict = error.verdict if isinstance(error, LawError) else None
-            worst = None if verdict is None else verdict.worst
+            worst = None if verdict is None or self.checker.far < math.inf else verdict.worst
             if before is not None and before.counterexample.worst is not None and worst is not None:
                 worst = max(worst, before.counterexample.worst)
             if before is not None and order > before.order:
@@ -242,6 +261,8 @@ class Search:
             )
             calls = self.checker.calls if not isinstance(error, ProcessEndedError) else []
             self.found[kind] = Found(order, kinds, counterexample, case, error, calls)
+            if self._first is None:
+                self._first = self.found[kind]
             if before is None:
                 self.note(counterexample)
 

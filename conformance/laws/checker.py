@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,17 @@ from conformance.frameworks.implementation import Implementation, Named, Refused
 from conformance.laws.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
 from conformance.operations import LOG_SCALE, OPERATIONS, in_units_of
 from conformance.tolerance.budget import Expected, Precision, Verdict
-from conformance.tolerance.compared import ArrayOutcome, BreakKind, Compared, compared
+from conformance.tolerance.compared import ArrayOutcome, BreakKind, Compared, compared, dtype_of
 from conformance.tolerance.designs import AnyDesign, TensorFloat32, TensorFloat32AnyDesign
 from conformance.tolerance.staged import Staged, stages
+
+MANY = 25.0
+"""Roundoffs of the dtype of a result, of its largest element, by which it may be off and not count as far off."""
+HOPELESS = 1e4
+"""The number of tolerances, those of two ways to compute an array, by which none of its elements is off if it is right.
+
+The largest tolerance of all ways was at most 2,900 times as large (mLSTM, 1,503 arrays, ordinary and extreme gates).
+"""
 
 
 class LawError(Exception):
@@ -60,6 +69,7 @@ class Checker:
         dtype: the dtype of the values.
         forward: whether outputs must be those of a call without a gradient.
         gradients_only: whether arrays that are not gradients are left unjudged.
+        far: what is off by more roundoffs of its largest element counts as wrong although its tolerance is not known.
         calls: the calls of the present case.
         breaks: the breaks found in the present case.
         arrays: the arrays of the present case that were compared; the worst one of several with the same name.
@@ -73,6 +83,7 @@ class Checker:
     dtype: str
     forward: bool = True
     gradients_only: bool = False
+    far: float = math.inf
     calls: list[CallRecord] = field(default_factory=list)
     breaks: list[LawError] = field(default_factory=list)
     arrays: dict[str, ArrayOutcome] = field(default_factory=dict)
@@ -215,7 +226,8 @@ class Checker:
         if upcasts is not None:
             precision = replace(precision, upcasts=upcasts)
         each = (compared(where, got, expected, stage, precision, times) for stage in stages(slack))
-        found, (given, m) = _first_that_passes(each), state or (got, None)
+        far = max(self.far * precision.roundoff, MANY * ROUNDOFF[dtype_of(got, precision)])
+        found, (given, m) = _first_that_passes(each, far), state or (got, None)
         outcome, verdict, before = found.outcome, found.verdict, self.arrays.get(where)
         if before is None or outcome.worst > before.worst:
             self.arrays[where] = outcome
@@ -288,15 +300,29 @@ class Checker:
                 self.breaks.append(LawError(f"{of}{name}", f"NaN at {list(index)}", verdict, HasNaN(array), "nan"))
 
 
-def _first_that_passes(comparisons: Iterator[Compared]) -> Compared:
-    """The first, or the last one."""
+def _first_that_passes(comparisons: Iterator[Compared], far: float) -> Compared:
+    """The first, or the last one; each has a larger tolerance than the one before.
+
+    Args:
+        far: the share of an array's largest element, an error above which ends the search.
+    """
     found = next(comparisons)
-    while found.outcome.nature is not None:
+    for ways in count():
+        if found.outcome.nature in (None, "shape") or (far < math.inf and _is_hopeless(found, ways, far)):
+            break
         later = next(comparisons, None)
         if later is None:
             break
         found = later
     return found
+
+
+def _is_hopeless(found: Compared, ways: int, far: float) -> bool:
+    """Whether an array is most likely wrong whatever its tolerance is, known from so many ways to compute it."""
+    if found.outcome.nature == "nan" or far < found.outcome.error < math.inf:
+        return True
+    tolerance = found.tolerance
+    return ways > 1 and tolerance is not None and found.outcome.distance > HOPELESS * tolerance.max(initial=0.0)
 
 
 def _said(verdict: Verdict) -> str:
