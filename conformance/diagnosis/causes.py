@@ -40,7 +40,8 @@ def of_fault(
     checks = _checks([*found, *((result, None) for result in shown)])
     case, dtype, arrays = example.case, example.dtype, example.arrays
     smaller = _smallest(fault, found)
-    if smaller is not None and _order(from_json(smaller[1].stored)) < _order(case):
+    # A pattern is that of the example.
+    if smaller is not None and not fault.patterns and _order(from_json(smaller[1].stored)) < _order(case):
         case, dtype, arrays = from_json(smaller[1].stored), smaller[0].dtype, smaller[1].arrays
     return Cause(
         sentence=sentence(fault, spared=spared),
@@ -88,7 +89,8 @@ def sentence(fault: Fault, *, spared: bool = False) -> str:
         return f"The {fault.aspect} of {fault.op} {first} wrong on later ones"
     narrow = "float32" not in fault.dtypes and "float64" not in fault.dtypes
     dtypes = f" in {_listed(tuple(each for each in FLOATING if each in fault.dtypes))}" if narrow or spared else ""
-    where = f" {fault.where}" if fault.features else "" if fault.formula else " on every call that was tried"
+    anywhere = " on every call that was tried" if fault.located and not fault.formula else ""
+    where = f" {fault.where}" if fault.features else anywhere
     if fault.formula is not None:
         if fault.formula.changes_value and fault.aspect == "value":
             return f"{fault.op} equals {fault.formula.name}{where}{dtypes}"

@@ -69,7 +69,7 @@ class Experiments:
         """The case with other random values that show the same fault, if there are any."""
         for seed in SEEDS:
             other = reseeded(as_drawn(judged.case), seed)
-            if happens(other):
+            if self.clock.left and happens(other):
                 return [self.judge(other)]
         return []
 
@@ -87,11 +87,15 @@ class Experiments:
             small: a smaller one.
             may_happen: the same as ``happens``, and true of a case whose verdict says nothing.
         """
+
+        def shows(case: Any) -> bool:
+            return not self.clock.left or may_happen(case)
+
         case = small.case
-        found = needed(case, may_happen, [feature for feature in self.features if feature.present(wrong)])
+        found = needed(case, shows, [feature for feature in self.features if feature.present(wrong)])
         drawn = as_drawn(case)
         if found and drawn != case and self.clock.left and may_happen(drawn):
-            found = needed(drawn, may_happen, found)
+            found = needed(drawn, shows, found)
         if not self.thorough:
             return found
         either = {name for each in (wrong, case) for name in names(each, self.features)}

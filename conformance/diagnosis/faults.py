@@ -30,6 +30,7 @@ class Fault:
         patterns: see `conformance.diagnosis.patterns`.
         stale: whether its results are computed from values of an earlier call of the same shapes.
         ranges: the sizes and gates for which it shows, where they say more than features.
+        located: whether there was time to find out which features it needs.
     """
 
     op: str
@@ -41,6 +42,7 @@ class Fault:
     patterns: dict[str, str] = field(default_factory=dict)
     stale: bool = False
     ranges: tuple[Range, ...] = ()
+    located: bool = True
 
     @property
     def plain(self) -> bool:
@@ -219,7 +221,7 @@ class Faults:
             formula = search.of_ranges(small, judged, happens, ranges)
             if formula is not None:
                 essential, ranges = (), ()
-        fault = self._kept(aspect, formula, essential, small, happens, ranges)
+        fault = self._kept(aspect, formula, essential, judged, small, happens, ranges)
         # What rounds is only close to a formula that rounds, and departs from it here and there.
         if formula is None or formula.rounds or self.hurried or _follows(formula, judged):
             return fault
@@ -242,7 +244,8 @@ class Faults:
         essential = tried.needed(judged.case, small, departs, may_depart) if self.clock.left else ()
         if not essential:
             return None
-        return self._kept(aspect, None, essential, small, departs, ranges_of(tried, small, essential, aspect, departs))
+        ranges = ranges_of(tried, small, essential, aspect, departs)
+        return self._kept(aspect, None, essential, judged, small, departs, ranges)
 
     def _followed(self, judged: Judged) -> tuple[Fault, ...]:
         """The fault whose formula the target follows on a case; none if there is no such."""
@@ -254,6 +257,7 @@ class Faults:
         aspect: str,
         formula: Formula | None,
         essential: tuple[Feature, ...],
+        judged: Judged,
         small: Judged,
         happens: Happens,
         ranges: tuple[Range, ...] = (),
@@ -266,7 +270,7 @@ class Faults:
                 self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]
         tried = self._in[small.dtype]
-        shown = [] if formula is not None else tried.drawn(small, happens)
+        shown = [] if formula is not None else [*tried.drawn(small, happens), judged]
         fault = Fault(
             op=self.operation.about,
             aspect=aspect,
@@ -276,6 +280,7 @@ class Faults:
             dtypes=(small.dtype,),
             patterns=patterns(shown),
             ranges=ranges,
+            located=bool(essential) or self.clock.left,
         )
         self.found.append(fault)
         return fault

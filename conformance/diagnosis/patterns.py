@@ -27,8 +27,12 @@ def patterns(trials: Sequence[Judged]) -> dict[str, str]:
     """
     if not trials:
         return {}
-    found, *others = map(_of_call, trials)
-    return {name: said for name, said in found.items() if said and all(each.get(name, said) == said for each in others)}
+    first, *others = trials
+    found = {name: said for name, said in _of_call(first).items() if said}
+    for other in others if found else ():
+        shown = _of_call(other)
+        found = {name: said for name, said in found.items() if shown.get(name, said) == said}
+    return found
 
 
 def _of_call(judged: Judged) -> dict[str, str | None]:

@@ -67,12 +67,13 @@ def ranges_of(
     found = []
     # Of longer sequences more gates are drawn: whether one of them is large enough says nothing about the length.
     by_gates = any(feature.of_values for feature in features)
-    for size in () if by_gates else _sizes(case):
+    for size in () if by_gates else _sizes(case, experiments.features):
         about = [each for each in experiments.features if each.name in needed and size.letter in each.letters]
         covered = tuple(each.name for each in about if size.alone or len(each.letters) == 1)
         if covered:
             found.append(_of_size(experiments, case, size, happens, covered))
-    for name, about in GATES.items():
+    # In a recurrence that is stated, another array may have such a name.
+    for name, about in GATES.items() if experiments.judge.operation.stated is None else ():
         covered = tuple(each for each in about if each in needed)
         if covered and small.call is not None and name in small.call.arrays:
             found += _of_gate(experiments, case, name, aspect, covered)
@@ -95,7 +96,7 @@ class _Size:
     alone: bool = True
 
 
-def _sizes(case: Any) -> list[_Size]:
+def _sizes(case: Any, features: Sequence[Feature]) -> list[_Size]:
     """The sizes of a case that features are about."""
     inner = getattr(case, "inner", case)
 
@@ -113,8 +114,11 @@ def _sizes(case: Any) -> list[_Size]:
     found = [size("S", lambda case, n: with_lengths(case, lambda _: n), case.steps)] if hasattr(inner, "S") else []
     if hasattr(inner, "B"):
         found += [size("B", with_sequences, inner.sequences), size("N", with_heads)]
+    letters = dict.fromkeys(letter for feature in features for letter in feature.letters if len(letter) == 1)
     found += [
-        size(letter, with_field(letter), alone=alike or letter == "H") for letter in "KVH" if hasattr(inner, letter)
+        size(letter, with_field(letter), alone=alike or letter not in "KV")
+        for letter in letters
+        if letter not in "BSN" and hasattr(inner, letter)
     ]
     if getattr(inner, "chunk_size", None) is not None:
         found.append(size("chunk_size", with_field("chunk_size")))

@@ -125,7 +125,7 @@ def register(operation: Operation) -> None:
                 continue
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
-    if "i" in operation.sequences:
+    if operation.stated is None and "i" in operation.sequences:
         _register_silent_start(operation)
 
     @law(op, "relation", compiled_dtypes=None, cases=dense, share=0.5)

@@ -201,6 +201,25 @@ def check(operation: Operation) -> None:
                 off = abs(measured - float((of * direction).sum()))
                 if not off <= AGREED * (1 + float(np.abs(tape[name]).max(initial=0.0))):
                     raise ValueError(f"the gradient of {name} by {whose} is not that of the value: off by {off:.1g}")
+    for seed in range(3) if operation.extremes is not None else ():
+        call = operation.call_of(replace(operation.rows[0], gates="extreme", seed=seed), "float64")
+        _expect_none_at_ends(stated, oracle.values(call.arrays), call.options, oracle.values(call.cotangents))
+
+
+def _expect_none_at_ends(
+    stated: Recurrence, arrays: oracle.Values, options: Mapping[str, Any], cotangents: oracle.Values
+) -> None:
+    """Raise `ValueError` if a result or a gradient is NaN where gates are infinite or large."""
+    gates = [name for name, given in stated.arguments.items() if given.unbounded]
+    with np.errstate(all="ignore"):
+        gradients = oracle.by_tape(stated, stated.right[0](), arrays, options, cotangents)
+        results = stated.called(stated.right[0](), arrays, options)
+    for name, x in (*results.items(), *((f"the gradient of {name}", x) for name, x in gradients.items())):
+        if np.isnan(x).any():
+            raise ValueError(
+                f"{name} is NaN for {' and '.join(gates)} of ±∞ or about ±10,000; kernels are judged there, unless "
+                "`gate(shape, low, high)` bounds it"
+            )
 
 
 def _expect_no_nan(
@@ -212,7 +231,8 @@ def _expect_no_nan(
             if np.isnan(x).any():
                 raise ValueError(
                     f"the gradient of {name} is NaN on arrays of about 1000, where the results are finite: something "
-                    "overflows; σ is `sigmoid` of conformance.specification, log(1 + exp(x)) is np.logaddexp(0, x)"
+                    "overflows, or a slope is infinite, as that of a square root at 0; σ is `sigmoid` of "
+                    "conformance.specification, log(1 + exp(x)) is np.logaddexp(0, x)"
                 )
 
 

@@ -146,6 +146,7 @@ BAD = [
     ('"v": value("B S N V")', '"w": value("B S N V")', "unexpected keyword argument 'w'"),
     ("return scale * np", "return np.zeros(3), scale * np", "the step returns 3 arrays; expected o, state"),
     ('name="delta"', 'name="gru"', "there is an operation gru already"),
+    ("kept = np.exp(g)", "kept = (1 + 0 * np.maximum(g, 0) + 0 * g)", "o is NaN for g of ±∞ or about ±10,000"),
     ("faults=", "spellings=", "o of the spelling 'the memory is read before it decays' is not that of the step"),
     ("faults=", "backward=lambda q, **rest: {'q': 0 * q}, faults=", "the gradient of q by `backward`"),
     ("delta = Recurrence", "raise ValueError('early')\ndelta = Recurrence", "line 22: early"),
