@@ -73,12 +73,17 @@ def not_multiple(factor: int, *wider: str, block: Callable[[Any], int] | None = 
 
 def several_blocks(name: str, sentence: str, phrase: str, block: Callable[[Any], int]) -> Feature:
     """The feature that some sequence has more than a given number of steps."""
+
+    def shortened(S: int, of: int) -> int:
+        """The longest sequence of one block with the same remainder of 16 steps, or of the block."""
+        return S if S <= of else of - (of - S) % (16 if of % 16 == 0 else of)
+
     return Feature(
         name=name,
         sentence=sentence,
         phrase=phrase,
         present=lambda case: any(S > block(case) for S in lengths(case)),
-        without=lambda case: with_lengths(case, lambda S: S if S <= block(case) else S % block(case) or block(case)),
+        without=lambda case: with_lengths(case, lambda S: shortened(S, block(case))),
         added=lambda case: with_lengths(case, lambda S: S + block(case)),
         of_sizes=True,
         letters=("S",),

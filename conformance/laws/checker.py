@@ -11,7 +11,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.base.call import Call
-from conformance.base.dtypes import ROUNDOFF, Array, accumulation
+from conformance.base.dtypes import ROUNDOFF, SMALLEST, Array, accumulation
 from conformance.base.exceptions import raised_by_target, shortened, text_of
 from conformance.frameworks.implementation import Implementation, Named, RefusedError, Results
 from conformance.laws.comparison import CallRecord, Comparison, Evidence, HasNaN, Point, WrongDtype, WrongShape
@@ -23,10 +23,11 @@ from conformance.tolerance.staged import Staged, stages
 
 MANY = 25.0
 """Roundoffs of the dtype of a result, of its largest element, by which it may be off and not count as far off."""
-HOPELESS = 1e4
-"""The number of tolerances, those of two ways to compute an array, by which none of its elements is off if it is right.
+HOPELESS = {1: 1e2, 2: 1e4}
+"""The number of tolerances, those of so many ways to compute an array, by which no element of a right one is off; after
+one way, of one that is far off, too.
 
-The largest tolerance of all ways was at most 2,900 times as large (mLSTM, 1,503 arrays, ordinary and extreme gates).
+The largest tolerance of all ways was at most 2,900 times that of two (mLSTM, 1,503 arrays, ordinary and extreme gates).
 """
 
 
@@ -69,7 +70,8 @@ class Checker:
         dtype: the dtype of the values.
         forward: whether outputs must be those of a call without a gradient.
         gradients_only: whether arrays that are not gradients are left unjudged.
-        far: what is off by more roundoffs of its largest element counts as wrong although its tolerance is not known.
+        far: what is off by more roundoffs of its largest element, and by many tolerances of one way to compute it, is
+            wrong although the others are not known.
         calls: the calls of the present case.
         breaks: the breaks found in the present case.
         arrays: the arrays of the present case that were compared; the worst one of several with the same name.
@@ -319,10 +321,12 @@ def _first_that_passes(comparisons: Iterator[Compared], far: float) -> Compared:
 
 def _is_hopeless(found: Compared, ways: int, far: float) -> bool:
     """Whether an array is most likely wrong whatever its tolerance is, known from so many ways to compute it."""
-    if found.outcome.nature == "nan" or far < found.outcome.error < math.inf:
+    if found.outcome.nature == "nan":
         return True
-    tolerance = found.tolerance
-    return ways > 1 and tolerance is not None and found.outcome.distance > HOPELESS * tolerance.max(initial=0.0)
+    if not ways or found.tolerance is None:
+        return False
+    times = found.outcome.distance / max(found.tolerance.max(initial=0.0), SMALLEST["float64"])
+    return times > HOPELESS[min(ways, 2)] and (ways > 1 or far < found.outcome.error < math.inf)
 
 
 def _said(verdict: Verdict) -> str:

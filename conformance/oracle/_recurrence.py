@@ -8,10 +8,22 @@ import numpy as np
 
 from conformance.base.dtypes import HALF, ROUNDOFF
 from conformance.oracle._common import Values, without_warnings
-from conformance.oracle._deviations import Compute, Version, copied, differentiated, slack, taken_by, written
+from conformance.oracle._deviations import (
+    Compute,
+    Results,
+    Version,
+    Way,
+    copied,
+    differentiated,
+    slack,
+    taken_by,
+    written,
+)
 from conformance.specification import traced
 from conformance.specification.changed import Specification
+from conformance.specification.complements import complements_apart
 from conformance.specification.recurrence import Recurrence
+from conformance.specification.rounded import Rounding
 from conformance.tolerance.budget import KAPPA, Expected, Precision
 from conformance.tolerance.designs import AnyDesign
 
@@ -44,7 +56,9 @@ def gradient_of(
     _, versions = _apart(stated, compute, arrays, precision)
     ways = [differentiated(compute, version, arrays, cotangents, stated.log_decays) for version in versions]
     if not stated.written_out:
-        exact = by_tape(stated, stated.right[0](), arrays, options, cotangents)
+        with complements_apart() as complements:
+            exact = by_tape(stated, stated.right[0](), arrays, options, cotangents)
+        ways = [*ways, *map(_with_complements_apart, ways if complements else ())]
         of_shares = _rounding_of_shares(stated, arrays, options, cotangents, precision)
         tolerances = slack(exact, ways, precision, cotangents)
         return Expected(exact, {name: x + of_shares.get(name, 0.0) for name, x in tolerances.items()})
@@ -58,6 +72,14 @@ def gradient_of(
     exact = {name: np.asarray(x) for name, x in found.items() if name in arrays}
     of_backward = [written(backward, version, arrays, stated.log_decays) for version in versions]
     return Expected(exact, slack(exact, [*of_backward, *ways], precision, cotangents))
+
+
+def _with_complements_apart(way: Way) -> Way:
+    def apart(rounding: Rounding) -> Results:
+        with complements_apart():
+            return way(rounding)
+
+    return apart
 
 
 def _apart(stated: Recurrence, compute: Compute, arrays: Values, precision: Precision) -> tuple[Values, list[Version]]:

@@ -3,7 +3,7 @@
 `Recurrence` states a recurrence of one's own; its step uses `sigmoid` where it has σ.
 """
 
+from conformance.specification.complements import sigmoid
 from conformance.specification.recurrence import Given, Recurrence, gate, log_decay, state, value, whole
-from conformance.specification.traced import sigmoid
 
 __all__ = ["Given", "Recurrence", "gate", "log_decay", "sigmoid", "state", "value", "whole"]

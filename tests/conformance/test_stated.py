@@ -166,6 +166,48 @@ def test_a_statement_that_is_not_right_is_refused_before_any_target(
         add_specification(path)
 
 
+MIN_GRU = """
+from conformance.specification import Recurrence, gate, sigmoid, state, value
+
+
+def step(state, k, x):
+    z = sigmoid(k)
+    state = (1 - z) * state + z * x
+    return state, state
+
+
+mingru = Recurrence(
+    name="mingru",
+    step=step,
+    arguments={"k": gate("B S H"), "x": value("B S H"), "initial_state": state("B H", final="state")},
+    outputs={"h": "B S H"},
+)
+"""
+MIN_GRU_TARGET = """
+import torch
+
+
+def mingru(k, x, *, initial_state=None, cu_seqlens=None):
+    if cu_seqlens is not None:
+        raise NotImplementedError('dense only')
+    a, b = torch.sigmoid(-k.float()), torch.sigmoid(k.float()) * x.float()
+    h = torch.zeros_like(b[:, :1]).sum(1) if initial_state is None else initial_state
+    steps = []
+    for t in range(x.shape[1]):
+        h = a[:, t] * h + b[:, t]
+        steps.append(h)
+    return torch.stack(steps, 1).to(x.dtype) if steps else x, h
+"""
+
+
+def test_the_complement_of_a_sigmoid_may_be_a_sigmoid(tmp_path: Path) -> None:
+    """Where x is close to the state, the gradient of k is the small rest of two terms, each with a slope of its own."""
+    (tmp_path / "spec.py").write_text(MIN_GRU)
+    (tmp_path / "target.py").write_text(MIN_GRU_TARGET)
+    judged = run(tmp_path, "target.py", "--spec", "spec.py", "--quick")
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+
+
 def test_other_forms_of_a_recurrence() -> None:
     """Weights, several states, an optional array, a state that is not empty, and the whole recurrence at once."""
 
