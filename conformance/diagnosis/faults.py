@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conformance.cases import as_drawn
 from conformance.diagnosis.experiments import Experiments, Happens, natures_of
 from conformance.diagnosis.formula_search import FormulaSearch
 from conformance.diagnosis.patterns import patterns
@@ -270,7 +271,11 @@ class Faults:
                 self.found[number] = replace(fault, dtypes=tuple(dict.fromkeys((*fault.dtypes, small.dtype))))
                 return self.found[number]
         tried = self._in[small.dtype]
-        shown = [] if formula is not None else [*tried.drawn(small, happens), judged]
+        shown = [] if formula is not None else tried.drawn(small, happens)
+        # A pattern of a small call is that of the fault only if the call in which it was found shows it, too.
+        found_in = as_drawn(judged.case)
+        if shown and self.clock.left and happens(found_in):
+            shown.append(tried.judge(found_in))
         fault = Fault(
             op=self.operation.about,
             aspect=aspect,
