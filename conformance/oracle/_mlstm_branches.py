@@ -8,6 +8,9 @@ import numpy as np
 from conformance.oracle._common import Values
 from conformance.oracle._large import each_sequence
 from conformance.tolerance.budget import Expected, Precision
+from reference._gates import log_sigmoid
+from reference._mlstm import _write
+from reference.arguments import MLSTMState
 
 BRANCHES = ("above", "floor", "carry", "write", "m0")
 
@@ -37,16 +40,16 @@ def counted(
 
 
 def _of_dense(arrays: Values, precision: Precision, floor: Callable[[np.ndarray], np.ndarray]) -> tuple[list[int], int]:
-    a, i, n, m = -np.logaddexp(0.0, -arrays["f"]), arrays["i"], arrays["n0"], arrays["m0"]
-    q = arrays["q"] / np.sqrt(arrays["q"].shape[-1])
+    q, k, i = (arrays[name] for name in "qki")
+    a, no_v = log_sigmoid(arrays["f"]), arrays["v"][..., :0]
+    state = MLSTMState(arrays["C0"][..., :0], arrays["n0"], arrays["m0"])
     counts, kinks = [0] * len(BRANCHES), 0
-    untouched = np.ones(m.shape, bool)
+    untouched = np.ones(state.m.shape, bool)
     for t in range(i.shape[1]):
-        carried, before = a[:, t] + m, n
-        m = np.maximum(carried, i[:, t])
-        decay, gain = (np.where(np.isneginf(x), 0.0, np.exp(x - m))[..., None] for x in (carried, i[:, t]))
-        n = decay * before + gain * arrays["k"][:, t]
-        nu, size, least = np.abs((n * q[:, t]).sum(axis=-1)), np.abs(n * q[:, t]).sum(axis=-1), floor(m)
+        carried = a[:, t] + state.m
+        state = _write(k[:, t], no_v[:, t], i[:, t], a[:, t], state)
+        terms, m = state.n * q[:, t] / np.sqrt(q.shape[-1]), state.m
+        nu, size, least = np.abs(terms.sum(axis=-1)), np.abs(terms).sum(axis=-1), floor(m)
         above, alive, carries = nu > least, ~np.isneginf(m), i[:, t] <= carried
         untouched &= carries & alive
         largest = np.maximum(1.0, np.abs(np.where(alive, m, 0.0)))
