@@ -163,6 +163,10 @@ EQUAL = 1e-9
 """How far the values of a spelling may be off."""
 AGREED = 1e-4
 """How far they may be off, in units of the largest element of a gradient."""
+OVERFLOWS = (
+    "on arrays of about 1000, where the results are finite: something overflows, or a slope is infinite, as that of a "
+    "square root at 0; σ is `sigmoid` of conformance.specification, log(1 + exp(x)) is np.logaddexp(0, x)"
+)
 
 
 def check(operation: Operation) -> None:
@@ -188,7 +192,7 @@ def check(operation: Operation) -> None:
                 if np.shape(x) != np.shape(results[name]) or not np.allclose(x, results[name], rtol=EQUAL, atol=EQUAL):
                     raise ValueError(f"{name} of the spelling {spelling!r} is not that of the step")
         if case.scale > 1 and all(np.isfinite(x).all() for x in results.values()):
-            _expect_no_nan(stated, arrays, call.options, cotangents)
+            _expect_no_nan(stated, arrays, call.options, cotangents, OVERFLOWS)
         if case.scale > 1:
             continue
         expected = operation.gradient(arrays, call.options, cotangents, oracle.PRECISE)
@@ -201,39 +205,26 @@ def check(operation: Operation) -> None:
                 off = abs(measured - float((of * direction).sum()))
                 if not off <= AGREED * (1 + float(np.abs(tape[name]).max(initial=0.0))):
                     raise ValueError(f"the gradient of {name} by {whose} is not that of the value: off by {off:.1g}")
+    unbounded = [name for name, given in stated.arguments.items() if given.unbounded]
+    ends = (
+        f"for {' and '.join(unbounded)} of ±∞ or about ±10,000; kernels are judged there, unless "
+        "`gate(shape, low, high)` bounds it"
+    )
     for seed in range(3) if operation.extremes is not None else ():
         call = operation.call_of(replace(operation.rows[0], gates="extreme", seed=seed), "float64")
-        _expect_none_at_ends(stated, oracle.values(call.arrays), call.options, oracle.values(call.cotangents))
-
-
-def _expect_none_at_ends(
-    stated: Recurrence, arrays: oracle.Values, options: Mapping[str, Any], cotangents: oracle.Values
-) -> None:
-    """Raise `ValueError` if a result or a gradient is NaN where gates are infinite or large."""
-    gates = [name for name, given in stated.arguments.items() if given.unbounded]
-    with np.errstate(all="ignore"):
-        gradients = oracle.by_tape(stated, stated.right[0](), arrays, options, cotangents)
-        results = stated.called(stated.right[0](), arrays, options)
-    for name, x in (*results.items(), *((f"the gradient of {name}", x) for name, x in gradients.items())):
-        if np.isnan(x).any():
-            raise ValueError(
-                f"{name} is NaN for {' and '.join(gates)} of ±∞ or about ±10,000; kernels are judged there, unless "
-                "`gate(shape, low, high)` bounds it"
-            )
+        _expect_no_nan(stated, oracle.values(call.arrays), call.options, oracle.values(call.cotangents), ends)
 
 
 def _expect_no_nan(
-    stated: Recurrence, arrays: oracle.Values, options: Mapping[str, Any], cotangents: oracle.Values
+    stated: Recurrence, arrays: oracle.Values, options: Mapping[str, Any], cotangents: oracle.Values, said: str
 ) -> None:
-    """Raise `ValueError` if a gradient is NaN where all values are finite."""
+    """Raise `ValueError`, which says where, if a result or a gradient is NaN."""
     with np.errstate(all="ignore"):
-        for name, x in oracle.by_tape(stated, stated.right[0](), arrays, options, cotangents).items():
-            if np.isnan(x).any():
-                raise ValueError(
-                    f"the gradient of {name} is NaN on arrays of about 1000, where the results are finite: something "
-                    "overflows, or a slope is infinite, as that of a square root at 0; σ is `sigmoid` of "
-                    "conformance.specification, log(1 + exp(x)) is np.logaddexp(0, x)"
-                )
+        results = stated.called(stated.right[0](), arrays, options)
+        gradients = oracle.by_tape(stated, stated.right[0](), arrays, options, cotangents)
+    for name, x in (*results.items(), *((f"the gradient of {name}", x) for name, x in gradients.items())):
+        if np.isnan(x).any():
+            raise ValueError(f"{name} is NaN {said}")
 
 
 def _expect_causal(
