@@ -14,7 +14,7 @@ from conformance.specification.rounded import Copies, Rounding
 from conformance.tolerance.budget import OMEGA, Precision
 from conformance.tolerance.staged import Staged
 
-COPIES = {32: 6.0, 16: 9.0}
+COPIES = {32: 6.5, 16: 10.0}
 """Numbers of copies, and how many times the root of the mean square of their deviations an element may be off by.
 
 The fewer there are, the less is known of the spread: of 16 it is estimated at less than half of what it is for one

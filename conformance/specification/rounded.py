@@ -1,8 +1,9 @@
 """The specification's loops with every operation rounded at random: what rounding does to each element of a result.
 
 `Copies` stands for one array and holds many, which differ in the errors of the operations that led to them. The
-unchanged code of `reference` runs on it. Each operation is followed by an error of a roundoff of its result with a
-random sign, so that an operation that matters alone shows in every copy; tanh is off by more (`TANH`).
+unchanged code of `reference` runs on it. Each operation is followed by an error of about a roundoff of its result with
+a random sign: at least half of one, so that an operation that matters alone shows in every copy, and of a random size,
+so that two that matter alike do not cancel. Tanh is off by more (`TANH`).
 
 A sum of n terms is off by √n/3 roundoffs of the sum of their magnitudes: each addition rounds a partial sum, by 1/√3 of
 a roundoff in the root mean square, and partial sums grow evenly (`Rounding.sum`). What is added to such a sum may be
@@ -12,8 +13,8 @@ off by √n roundoffs.
 A result below the smallest normal number is flushed to 0 by some frameworks: it is 0 in half of the copies.
 
 Operands of products may be rounded to 16 bits, unless they are such numbers. An operand has the same error at every
-step as long as it does not change, and these errors add up: in half of the copies each of its elements has the same
-sign at every step.
+step as long as it does not change, and these errors add up: in half of the copies each of its elements is off by the
+same at every step.
 """
 
 import math
@@ -47,9 +48,11 @@ STEPS = "st"
 _OFFSETS = 1 << 16
 
 
-@lru_cache(maxsize=2)
-def _signs(size: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 2, size) * 2.0 - 1.0
+@lru_cache(maxsize=8)
+def _errors(size: int) -> np.ndarray:
+    """Numbers whose sizes are between half and one and a half of 1, in units of the root of their mean square."""
+    rng = np.random.default_rng(0)
+    return (rng.integers(0, 2, size) * 2.0 - 1.0) * rng.uniform(0.5, 1.5, size) / math.sqrt(13 / 12)
 
 
 class Rounding:
@@ -60,7 +63,7 @@ class Rounding:
         unit: a roundoff.
         operand: the roundoff of computed operands of products; 0 if they are not rounded.
         smallest: half of the copies have 0 in place of a result below it.
-        seed: of the signs.
+        seed: of the errors.
     """
 
     def __init__(self, copies: int, unit: float, operand: float = 0.0, smallest: float = 0.0, seed: int = 0):
@@ -70,24 +73,24 @@ class Rounding:
         self._numbers: dict[float, np.ndarray] = {}
         self._kept: dict[Any, np.ndarray] = {}
 
-    def _sign(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Random signs, read from a long array at a random place."""
-        return self._read(1.0, lambda signs: signs, shape)
+    def _error(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Random errors in roundoffs, read from a long array at a random place."""
+        return self._read(1.0, lambda errors: errors, shape)
 
-    def _read(self, key: float, of_signs: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    def _read(self, key: float, of_errors: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
         size = self.copies * math.prod(shape)
         if not self._places:
             self._places = self._rng.integers(0, _OFFSETS, 4096).tolist()
         place = self._places.pop()
         numbers = self._numbers.get(key)
         if numbers is None or len(numbers) < _OFFSETS + size:
-            numbers = self._numbers[key] = of_signs(_signs(_OFFSETS + (1 << size.bit_length())))
+            numbers = self._numbers[key] = of_errors(_errors(_OFFSETS + (1 << size.bit_length())))
         return numbers[place : place + size].reshape(self.copies, *shape)
 
     def result(self, x: np.ndarray, roundoffs: float = 1.0) -> np.ndarray:
         """``x``, the data of an array, off by so many roundoffs of itself."""
         unit = roundoffs * self.unit
-        return self._flushed(x * self._read(unit, lambda signs: 1 + unit * signs, x.shape[1:]))
+        return self._flushed(x * self._read(unit, lambda errors: 1 + unit * errors, x.shape[1:]))
 
     def sum(self, x: np.ndarray, size: np.ndarray, terms: int) -> np.ndarray:
         """``x``, the sum of so many terms in some order, whose magnitudes have the sum ``size``."""
@@ -95,7 +98,7 @@ class Rounding:
 
     def by(self, x: np.ndarray, size: np.ndarray) -> np.ndarray:
         """``x``, off by a roundoff of ``size``."""
-        return self._flushed(x + self.unit * np.where(np.isfinite(size), size, 0.0) * self._sign(x.shape[1:]))
+        return self._flushed(x + self.unit * np.where(np.isfinite(size), size, 0.0) * self._error(x.shape[1:]))
 
     def _flushed(self, x: np.ndarray) -> np.ndarray:
         if self._smallest:
@@ -106,12 +109,12 @@ class Rounding:
     def summand(self, x: np.ndarray) -> "Copies":
         """Copies of terms of a sum that is not formed here, as a log decay of several steps is.
 
-        Each is off by a roundoff of itself; in half of the copies all have the same sign, so that their sum is off by
-        a roundoff of the whole.
+        Each is off by a roundoff of itself; in half of the copies all by the same number of them, so that their sum
+        is off by a roundoff of the whole.
         """
-        signs, half = self._sign(x.shape).copy(), self.copies // 2
-        signs[:half] = self._sign((1,) * x.ndim)[:half]
-        return Copies(x * (1 + self.unit * signs), self)
+        errors, half = self._error(x.shape).copy(), self.copies // 2
+        errors[:half] = self._error((1,) * x.ndim)[:half]
+        return Copies(x * (1 + self.unit * errors), self)
 
     def operand(self, x: np.ndarray, letters: str, summed: str, name: Any) -> np.ndarray:
         """``x`` as the operand of a product that has this name at every step.
@@ -123,14 +126,14 @@ class Rounding:
         if not self._operand:
             return x
         shape, half = x.shape[1:], self.copies // 2
-        signs = self._sign(shape).copy()
+        errors = self._error(shape).copy()
         key = (name, shape)
         if key not in self._kept:
             once = [1 if letter in STEPS and letter in summed else n for letter, n in zip(letters, shape, strict=True)]
-            self._kept[key] = self._rng.integers(0, 2, (half, *once)) * 2.0 - 1.0
-        signs[:half] = self._kept[key]
+            self._kept[key] = self._error(tuple(once))[:half]
+        errors[:half] = self._kept[key]
         significand = np.frexp(x)[0] / self._operand
-        return x * (1 + self._operand * signs * (significand != np.rint(significand)))
+        return x * (1 + self._operand * errors * (significand != np.rint(significand)))
 
     def copies_of(self, x: Any) -> "Copies":
         """Copies of an exact array, all alike; what has copies stays as it is."""
@@ -341,6 +344,19 @@ def _expand_dims(x: Copies, axis: int | tuple[int, ...]) -> Copies:
     return Copies(np.expand_dims(x.data, tuple(at % ndim + 1 for at in axes)), x.rounding)
 
 
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """A sum over the number of its terms, of what has no mean of its own."""
+    total = x.sum(axis, keepdims)
+    return total / (math.prod(x.shape) // max(1, math.prod(total.shape)))
+
+
+def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
+    """The Euclidean one."""
+    if ord is not None:
+        raise NotImplementedError("np.linalg.norm with an order is not rounded")
+    return np.sqrt((x * x).sum(axis, keepdims))
+
+
 def _stack(xs: Any, axis: int = 0) -> Any:
     return np.concatenate([np.expand_dims(x, axis) for x in xs], axis)
 
@@ -349,7 +365,7 @@ def _cumsum(x: Copies, axis: int) -> Copies:
     """Every addition rounds its partial sum."""
     at = axis % x.ndim + 1
     partial = np.cumsum(x.data, at)
-    errors = x.rounding.unit * x.rounding._sign(x.shape) * np.where(np.isfinite(partial), partial, 0.0)
+    errors = x.rounding.unit * x.rounding._error(x.shape) * np.where(np.isfinite(partial), partial, 0.0)
     return Copies(partial + np.cumsum(errors, at), x.rounding)
 
 
@@ -447,6 +463,10 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     np.tril: lambda x, k=0: Copies(np.tril(x.data, k), x.rounding),
     np.zeros_like: lambda x: x.rounding.numpy.zeros(x.shape),
     np.ones_like: lambda x: x.rounding.numpy.ones(x.shape),
+    np.sum: Copies.sum,
+    np.max: Copies.max,
+    np.mean: mean,
+    np.linalg.norm: norm,
     np.shape: lambda x: x.shape,
     np.ndim: lambda x: x.ndim,
 }

@@ -86,19 +86,27 @@ def test_an_operation_alone_is_off_by_its_roundoffs_in_every_copy() -> None:
         (np.exp(x), np.exp([3.0, -0.5]), 1),
         (np.tanh(x), np.tanh([3.0, -0.5]), 4 / 3),
     ):
-        off = np.abs(_of(result) / exact - 1) / UNIT
-        assert off == pytest.approx(roundoffs, rel=1e-3)
+        off = np.abs(_of(result) / exact - 1) / UNIT / roundoffs
+        assert off.min() > 0.48 and off.max() < 1.45
+        assert off.std() > 0.1
     assert np.array_equal(_of(np.maximum(x, 0.0)), [[3.0, 0.0]]), "what is exact has no error"
+
+
+def test_two_errors_of_one_size_cancel_in_no_copy() -> None:
+    rounding = Rounding(16, UNIT)
+    x = rounding.copies_of(np.full(4096, 3.0))
+    off = np.abs(_of(x * 7.0) - _of(x * 7.0)) / (21 * UNIT)
+    assert np.sqrt(np.square(off).mean(axis=0)).min() > 0.1
 
 
 def test_a_sum_of_many_terms_is_off_by_the_root_of_their_number() -> None:
     rounding = Rounding(8, UNIT)
-    x, y = (rounding.copies_of(np.full((1, 144), each)) for each in (1.0, -1.0))
+    x, y = (rounding.copies_of(np.full((999, 144), each)) for each in (1.0, -1.0))
     total = np.einsum("bi,bi->b", x, y)
-    assert np.abs(_of(total) + 144) == pytest.approx(144 * 4 * UNIT, rel=1e-3)
+    assert np.std(_of(total)) == pytest.approx(144 * 4 * UNIT, rel=0.03)
     # What is added to it may be rounded 144 times.
-    carried = total + rounding.copies_of(np.array([1e6]))
-    assert np.abs(_of(carried) - (1e6 - 144)).min() > 11 * 1e6 * UNIT
+    carried = total + rounding.copies_of(np.full(999, 1e6))
+    assert np.std(_of(carried)) == pytest.approx(12 * 1e6 * UNIT, rel=0.03)
 
 
 def test_operands_are_rounded_to_16_bits_unless_they_are_such_numbers() -> None:
@@ -160,7 +168,7 @@ def test_a_gradient_is_tight_where_it_is_well_conditioned_and_nothing_is_allowed
         slack = np.asarray(expected.slack[each])
         assert (slack[x == 0] == 0).all(), each
         relative = np.median(slack[x != 0] / np.abs(x[x != 0]))
-        assert relative < (300 * 2.0**-24 if dtype == "float32" else 60 * 2.0**-9), each
+        assert relative < (300 * 2.0**-24 if dtype == "float32" else 70 * 2.0**-9), each
 
 
 @pytest.mark.parametrize("clipping", [None, 0.05, -0.5])
