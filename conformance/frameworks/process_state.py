@@ -4,10 +4,10 @@ import gc
 import os
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,21 +19,8 @@ Setting = tuple[Callable[[], Any], Callable[[Any], Any]]
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """Put the settings of the process back at the end, as they were when the context was entered."""
-    filters, folder = list(warnings.filters), _folder()
-    with ExitStack() as stack:
-        stack.enter_context(kept(_SETTINGS))
-        stack.enter_context(_signals_kept())
-        try:
-            with np.errstate():
-                yield
-        finally:
-            if warnings.filters != filters:
-                # Only if they changed: Python then forgets which warnings it has shown.
-                warnings.resetwarnings()
-                warnings.filters[:] = filters  # pyright: ignore[reportIndexIssue]
-            if folder is not None and _folder() != folder:
-                with suppress(FileNotFoundError):
-                    os.chdir(folder)
+    with kept(_SETTINGS):
+        yield
 
 
 @contextmanager
@@ -48,68 +35,67 @@ def kept(settings: tuple[Setting, ...]) -> Iterator[None]:
                 write(value)
 
 
-@contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Put handlers of signals back, and stop the timers that were started; another thread can change no handler."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    running = [timer for timer in _TIMERS if signal.getitimer(timer)[0]]
-    try:
-        yield
-    finally:
-        for timer in _TIMERS:
-            if timer not in running:
-                signal.setitimer(timer, 0.0)
-        for number, handler in handlers.items():
-            # A handler of None was not set from Python, which cannot set it again.
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
-def _found(*names: str) -> tuple[Any, ...]:
-    """Constants of the module ``signal``, without those that this system lacks."""
-    return tuple(getattr(signal, name) for name in names if hasattr(signal, name))
-
-
-_SIGNALS = _found("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGCHLD", "SIGALRM", "SIGVTALRM", "SIGPROF")
-_TIMERS = _found("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")
+def _set_filters(filters: list[Any]) -> None:
+    warnings.resetwarnings()
+    warnings.filters[:] = filters  # pyright: ignore[reportIndexIssue]
 
 
 def _folder() -> str | None:
     """The working directory; None if it was deleted."""
-    try:
+    with suppress(FileNotFoundError):
         return os.getcwd()
-    except FileNotFoundError:
-        return None
 
 
-def _set_collection(enabled: bool) -> None:
-    gc.enable() if enabled else gc.disable()
+def _set_folder(folder: str | None) -> None:
+    if folder is not None:
+        with suppress(FileNotFoundError):
+            os.chdir(folder)
 
 
-def _set_environment(variables: dict[str, str]) -> None:
-    for name in os.environ.keys() - variables.keys():
-        del os.environ[name]
-    os.environ.update(variables)
+_HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE", "SIGCHLD", "SIGALRM", "SIGVTALRM", "SIGPROF")
+_SIGNALS = [number for number in signal.Signals if number.name in _HANDLED]
 
 
-def _set_path(path: list[str]) -> None:
-    sys.path[:] = path
+def _handlers() -> dict[signal.Signals, Any]:
+    return {number: signal.getsignal(number) for number in _SIGNALS}
 
 
-def _set_streams(streams: tuple[Any, Any]) -> None:
-    sys.stdout, sys.stderr = streams
+def _set_handlers(handlers: dict[signal.Signals, Any]) -> None:
+    """Set those that changed. Python can do this only in the main thread, and only if it set a handler itself."""
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            with suppress(ValueError, TypeError):
+                signal.signal(number, handler)
+
+
+def _running_timers() -> set[int]:
+    timers = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
+    return {timer for timer in timers if signal.getitimer(timer)[0]}
+
+
+def _stop_other_timers(running: set[int]) -> None:
+    for timer in _running_timers() - running:
+        signal.setitimer(timer, 0.0)
 
 
 _SETTINGS: tuple[Setting, ...] = (
     # The first two come first because they are called with every function.
     (sys.gettrace, sys.settrace),
     (sys.getprofile, sys.setprofile),
+    (_running_timers, _stop_other_timers),
+    (_handlers, _set_handlers),
     (sys.getrecursionlimit, sys.setrecursionlimit),
-    (gc.isenabled, _set_collection),
+    (gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
+    (np.geterr, lambda handling: np.seterr(**handling)),
+    (lambda: list(warnings.filters), _set_filters),
     (lambda: dict(os.environ), _set_environment),
-    (lambda: list(sys.path), _set_path),
-    (lambda: (sys.stdout, sys.stderr), _set_streams),
+    (lambda: list(sys.path), partial(setattr, sys, "path")),
+    (lambda: sys.stdout, partial(setattr, sys, "stdout")),
+    (lambda: sys.stderr, partial(setattr, sys, "stderr")),
+    (_folder, _set_folder),
 )
