@@ -11,12 +11,12 @@ from rich.console import Console
 
 from conformance import __version__
 from conformance.base.dtypes import FLOATING
-from conformance.base.exceptions import SuiteFailedError, UsageError
+from conformance.base.exceptions import SuiteFailedError, TargetFailedError, UsageError
 from conformance.base.files import expect_separate, expect_writable
 from conformance.base.options import LONGEST_SECONDS, OFFERED, Kind, time_limit
 from conformance.base.streams import wrapped
 from conformance.failures import save
-from conformance.judge.workers import TargetFailedError, Workers
+from conformance.judge.workers import Workers
 
 
 class _Commands(click.Group):

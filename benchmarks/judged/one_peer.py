@@ -14,12 +14,13 @@ from pathlib import Path
 import click
 
 from benchmarks.peers.registry import PEERS, Peer
+from conformance.base.exceptions import TargetFailedError
 from conformance.base.options import RunOptions
 from conformance.command.run import Judged, judge, report_of
 from conformance.diagnosis.diagnose import without_experiments
 from conformance.judge.outcome import LawResult
 from conformance.judge.selection import options_of
-from conformance.judge.workers import TargetFailedError, Workers
+from conformance.judge.workers import Workers
 from conformance.report.json import render
 
 

@@ -87,5 +87,9 @@ class SuiteFailedError(Exception):
     """The suite itself failed, not the target; the text says how."""
 
 
+class TargetFailedError(Exception):
+    """The target cannot be judged at all; the text gives the reason, with the target's own traceback."""
+
+
 class UsageError(Exception):
     """The suite was called wrongly; the text says what to do instead."""

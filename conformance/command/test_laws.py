@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from conformance.base.dtypes import FLOATING
-from conformance.base.exceptions import SuiteFailedError, UsageError
+from conformance.base.exceptions import SuiteFailedError, TargetFailedError, UsageError
 from conformance.base.options import LONGEST_SECONDS, OFFERED, RunOptions
 from conformance.command.run import in_own_places, report_of
 from conformance.failures import save
 from conformance.frameworks.targets import TargetInfo
 from conformance.judge.known_failures import unmatched
 from conformance.judge.selection import agenda, options_of
-from conformance.judge.workers import TargetFailedError, Workers
+from conformance.judge.workers import Workers
 from conformance.laws import Law
 from conformance.report.lines import text
 
@@ -61,7 +61,7 @@ class LawTests:
         ]
         try:
             infos = [each.info() for each in workers]
-        except (UsageError, TargetFailedError) as error:
+        except (UsageError, TargetFailedError, SuiteFailedError) as error:
             for each in workers:
                 each.stop()
             raise UsageError(str(error)) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from conformance.base.exceptions import UsageError, name_of, raised_by_target, shortened, text_of
+from conformance.base.exceptions import TargetFailedError, UsageError, name_of, raised_by_target, shortened, text_of
 from conformance.frameworks.implementation import Implementation
 from conformance.operations import OPERATIONS, functions, specification_of
 
@@ -27,7 +27,7 @@ def find(target: str) -> tuple[dict[str, Any], str]:
 
     Raises:
         UsageError: there is nothing with that name, or it offers none of the contract's names.
-        ImportFailedError: importing it raised.
+        TargetFailedError: importing it raised.
     """
     try:
         offered = _namespace(target)
@@ -38,7 +38,7 @@ def find(target: str) -> tuple[dict[str, Any], str]:
         last = own.splitlines()[-1]
         # The whole of a long one is below, in the traceback.
         last = last if len(last) <= HEADLINE else f"{last[:HEADLINE]}…"
-        raise ImportFailedError(f"{target} cannot be imported: {last}\n\n{own}") from error
+        raise TargetFailedError(f"{target} cannot be imported: {last}\n\n{own}") from error
     found = {name: offered[name] for name in functions() if callable(offered.get(name))}
     if not any(name in OPERATIONS for name in found):
         names = ", ".join([name for name in OPERATIONS if specification_of(name)] or OPERATIONS)
@@ -180,16 +180,12 @@ def info_of(implementation: Implementation, named_framework: str | None) -> Targ
     )
 
 
-class ImportFailedError(Exception):
-    """A target cannot be imported; the text has its own traceback."""
-
-
 def load(target: str, framework: str | None, device: str) -> Implementation:
     """The implementation that a TARGET names, ready to be judged.
 
     Raises:
         UsageError: there is nothing with that name, its framework is not installed, or the device is not available.
-        ImportFailedError: importing it raised.
+        TargetFailedError: importing it raised.
     """
     path = list(sys.path)
     functions, home = find(target)

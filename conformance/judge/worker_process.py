@@ -1,4 +1,7 @@
-"""The process of one worker: it loads a target, tries the jobs that it is sent, and reports what it does."""
+"""The process of a worker: it loads a target, does the jobs that it is sent, and reports what it does.
+
+It imports the suite only after it ignores the signal by which a terminal interrupts all processes of a run.
+"""
 
 import multiprocessing.util
 import os
@@ -8,98 +11,100 @@ import traceback
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from conformance.base.exceptions import UsageError
+from conformance.base.exceptions import SuiteFailedError, TargetFailedError, UsageError
+from conformance.base.options import RunOptions
 from conformance.base.streams import keep_writable
 
 if TYPE_CHECKING:
-    from conformance.judge.outcome import Counterexample
-    from conformance.judge.runner import Save
-    from conformance.laws import Law
+    from conformance.frameworks.implementation import Implementation
+    from conformance.judge.runner import Runner, Save
     from conformance.tolerance.compared import BreakKind
 
 
 @dataclass
-class Job:
-    """A law in a dtype that is to be tried.
+class Loaded:
+    """A target in its process, and the way to report what happens to it.
 
     Attributes:
-        number: the number of its result.
-        fatal: cases, as JSON, that have ended a worker, each with how it ended.
-        since: when it first ended a worker.
-        last: whether this is the last try, which ends after the known fatal cases.
+        implementation: the target.
+        connection: the connection to the process of the suite.
+        save: saves the script of a failure; None to save none.
+        runner: what tried the laws before, which remembers what the target refuses.
     """
 
-    number: int
-    law: "Law"
-    dtype: str
-    fatal: dict[str, "BreakKind"] = field(default_factory=dict)
-    since: float | None = None
-    last: bool = False
+    implementation: "Implementation"
+    connection: Connection
+    save: "Save | None"
+    runner: "Runner | None" = None
+
+    def announce(self, case: str | None) -> None:
+        """Report that the target is about to be called with a case, as text; with None, that it was."""
+        self.connection.send(("case", case or ""))
+
+    def keep(self, part: Any) -> None:
+        """Report a part of the result, in case that the process ends."""
+        self.connection.send(("part", part))
 
 
-def ending(exitcode: int | None) -> tuple[str, str]:
-    """The way in which a process ended: its nature (`conformance.tolerance.compared.BreakKind`), and a description."""
-    if exitcode is None or exitcode >= 0:
-        return "exit", f"exit status {exitcode}"
-    try:
-        return "abort", signal.Signals(-exitcode).name
-    except ValueError:
-        return "abort", f"signal {-exitcode}"
+@dataclass(kw_only=True)
+class Job:
+    """What a worker does with a target.
+
+    Attributes:
+        options: the options of the run.
+        seconds: seconds that a case may take.
+        fatal: cases, as text, that ended a process, each with how it ended; "" if it ended between two cases.
+        parts: the parts of the result that were reported.
+    """
+
+    options: RunOptions
+    seconds: float
+    fatal: "dict[str, BreakKind]" = field(default_factory=dict)
+    parts: list[Any] = field(default_factory=list)
+
+    @property
+    def hung(self) -> bool:
+        """Whether a process was ended because it took too long."""
+        return any(kind.nature == "timeout" for kind in self.fatal.values())
+
+    def answer(self, loaded: Loaded) -> Any:
+        """Do it, in the process that has loaded the target, and return the result."""
+        raise NotImplementedError
 
 
 def work(
-    connection: Connection,
-    target: str,
-    framework: str | None,
-    device: str,
-    save: "Save | None",
-    spec: Path | None = None,
+    connection: Connection, target: str, framework: str | None, device: str, save: "Save | None", spec: Path | None
 ) -> None:
-    """The main function of a worker: load the target, try groups of laws, and report the result of each."""
+    """Load a target and do jobs until the connection is closed.
+
+    The first message is the target's information. The messages about a job end with its result. In place of any message
+    there may be an exception, for the other side to raise.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_writable()
     # A target may parse the command line when it is imported; the arguments of this one are none of its own.
     sys.argv = [target]
     try:
-        from conformance.frameworks.targets import ImportFailedError, info_of, load
-        from conformance.judge.runner import Runner
+        from conformance.frameworks.targets import info_of, load
         from conformance.operations import add_specification
 
         try:
             if spec is not None:
                 add_specification(spec)
             implementation = load(target, framework, device)
-        except UsageError as error:
-            connection.send(("usage", str(error)))
+        except (UsageError, TargetFailedError) as error:
+            connection.send(error)
             return
-        except ImportFailedError as error:
-            connection.send(("unusable", str(error)))
-            return
-        connection.send(("loaded", info_of(implementation, framework)))
+        connection.send(info_of(implementation, framework))
         implementation.compiling = lambda begins: connection.send(("compiling", begins))
-        runner: Runner | None = None
-
-        def announce(case: str | None) -> None:
-            connection.send(("case", case))
-
-        def note(found: "Counterexample") -> None:
-            connection.send(("found", found))
-
+        loaded = Loaded(implementation, connection, save)
         while True:
-            asked = connection.recv()
-            if not isinstance(asked, tuple):
-                asked.answer(implementation, connection, save)
-                continue
-            options, group = asked
-            if runner is None or runner.options != options:
-                runner = Runner(implementation, options, announce=announce, note=note, save=save)
-            for job in group:
-                connection.send(("result", runner.result(job.law, job.dtype, fatal=job.fatal, last=job.last)))
+            connection.send(("result", connection.recv().answer(loaded)))
     except (EOFError, OSError):
         # It is no longer needed. Semaphores and the like are released; all else, which may take a second, is not.
         multiprocessing.util._exit_function()  # pyright: ignore[reportAttributeAccessIssue]
         os._exit(0)
     except Exception:
-        connection.send(("fault", traceback.format_exc()))
+        connection.send(SuiteFailedError(f"the suite failed in a process of its own:\n{traceback.format_exc()}"))

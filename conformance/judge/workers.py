@@ -1,90 +1,166 @@
-"""Processes that load a target and try laws on it, so that nothing a target does can end or stop the suite.
+"""Processes that load a target and do jobs with it, so that nothing a target does can end or stop the suite.
 
-The process of the command line never imports a target. Each worker does. It takes whole groups of laws (one operation
-in one dtype, which share the oracle's answers and the target's compiled functions), announces each case before it tries
-it, and sends back the result of each law. A worker that dies, or takes longer over a case than allowed, is replaced;
-the case that ended it is a counterexample, and the law starts again without it. Results come in the order in which they
-were requested, and are the same for any number of workers.
+The process of the command line never imports a target. The process of a worker does, and announces each case before it
+calls the target with it. If it ends, or takes longer over a case than allowed, the job starts again in another process
+without that case, which is a counterexample. The laws of one operation in one dtype share the oracle's answers and the
+target's compiled functions, so one worker tries them all. Results come in the order in which they were requested, and
+are the same for any number of workers.
 """
 
 import multiprocessing
-import time
-from collections import Counter
+import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from conformance.base.exceptions import SuiteFailedError, UsageError
-from conformance.judge.worker_process import Job, ending, work
-from conformance.operations import BY_LAWS
+from conformance.base.exceptions import TargetFailedError, UsageError
+from conformance.base.options import RunOptions
+from conformance.judge.known_failures import known_failure
+from conformance.judge.outcome import LawResult
+from conformance.judge.runner import Runner, Save
+from conformance.judge.worker_process import Job, Loaded, work
+from conformance.laws import Law
+from conformance.tolerance.compared import BreakKind, ProcessEndedError
 
 if TYPE_CHECKING:
-    from conformance.base.options import RunOptions
     from conformance.frameworks.targets import TargetInfo
-    from conformance.judge.outcome import Counterexample, LawResult
-    from conformance.judge.runner import Save
-    from conformance.laws import Law
-    from conformance.tolerance.compared import BreakKind
+
+TRIES = 4
+"""Number of times that a job is begun: after each case that ended its process, again without that case."""
+
+FATAL_LAWS = 2
+"""Number of laws of an operation that may end a process before the other laws are not tried, and half the number of
+laws of any operation that may hang before nothing more is tried. In a quick run, a law that hangs counts as two."""
 
 LOAD_SECONDS = 120.0
 """Seconds that a target may take to be imported; a case's own limit if that is longer."""
 
+BETWEEN_SECONDS = 600.0
+"""Seconds that may pass between two cases, when only the suite works; a case's own limit if that is longer."""
+
 COMPILING = 10.0
 """Ratio of the time limit for a compilation by XLA, or the import of PyTorch's compiler, and that for a call."""
 
-DEATHS_OF_A_LAW = 6
-"""Number of times that a law may end its worker; each except the last leads to a smaller fatal case, or another."""
-
-SECONDS_OF_A_LAW = 30.0
-"""Seconds after which a law that has ended a worker is given one last, short try."""
-
-FATAL_LAWS = 2
-"""Number of laws of one operation that may end a worker before the other laws of that operation are not tried."""
-
-TIMEOUTS = 4
-"""Number of cases, of any operation, that may take too long before nothing more is tried."""
-
-QUICK_TIMEOUTS = 2
-"""The same in a quick run, which also tries no second law of an operation that has hung, and
-gives the cases of other operations half the time from then on: the run ends within a minute."""
-
 LAST_SECONDS = 3.0
-"""Seconds after which workers that do not end by themselves are killed."""
+"""Seconds after which a process that does not end by itself is killed."""
 
-RECURRENT = 4
-"""Rough relative time of a law of an operation that carries states: what takes time is to compile a recurrence."""
+Item = tuple[Law, str]
 
-Item = tuple["Law", str]
-
-
-class TargetFailedError(Exception):
-    """The target cannot be judged at all; the text gives the reason, with the target's own traceback."""
+_SPAWN = multiprocessing.get_context("spawn")
 
 
-@dataclass
-class _Worker:
-    """A process and its present state.
+@dataclass(kw_only=True)
+class LawJob(Job):
+    """The job to try a law in a dtype. Its parts are counterexamples; its result is None until there is one."""
+
+    law: Law
+    dtype: str
+    result: LawResult | None = None
+
+    def answer(self, loaded: Loaded) -> LawResult:
+        if loaded.runner is None or loaded.runner.options != self.options:
+            loaded.runner = Runner(
+                loaded.implementation, self.options, announce=loaded.announce, note=loaded.keep, save=loaded.save
+            )
+        last = self.hung or len(self.fatal) == TRIES - 1
+        return loaded.runner.result(self.law, self.dtype, fatal=self.fatal, last=last)
+
+    def unfinished(self, reason: str = "") -> LawResult:
+        """The result if the law was not tried to the end, for this reason: what was found until then."""
+        found = tuple({each.kind: each for each in self.parts}.values())
+        reason = found[0].problem if found else reason
+        result = LawResult(law=self.law, dtype=self.dtype, status="failed", reason=reason, counterexamples=found)
+        known = known_failure(self.options.known_failures, self.law, self.dtype)
+        return result if known is None else known.status_of(result)
+
+
+class _Child:
+    """A process that loads a target and does jobs.
 
     Attributes:
-        group: the jobs that it still has to do; it is working on the first.
-        case: the case that it is trying, as JSON; None between cases.
-        found: the failures of the present law that were found so far.
-        deadline: the time at which it is ended; None while no answer is expected.
+        case: the case that it is trying, as text; "" between cases.
+        busy: whether it has a job.
+        ended: whether it has ended.
+
+    Args:
+        loading: the arguments of `conformance.judge.worker_process.work`.
+        seconds: seconds that the target may take to be imported.
     """
 
-    process: Any
-    connection: Connection
-    group: list[Job] = field(default_factory=list)
-    case: str | None = None
-    found: list["Counterexample"] = field(default_factory=list)
-    deadline: float | None = None
-    overdue: bool = False
+    def __init__(self, loading: tuple[Any, ...], seconds: float):
+        self.case, self.busy, self.ended = "", False, False
+        self._info: Any = None
+        self._seconds = seconds
+        self._connection, there = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=work, args=(there, *loading))
+        self._process.start()
+        there.close()
+
+    def info(self) -> "TargetInfo":
+        """Its information about the target; raises what `result` does."""
+        if self._info is None:
+            self._info = self._received(self._seconds)
+        return self._info
+
+    def result(self, job: Job) -> Any:
+        """The result of a job.
+
+        Raises:
+            ProcessEndedError: it ended, or took too long and was ended.
+            UsageError, TargetFailedError, SuiteFailedError: what it sent in place of the result.
+        """
+        self.info()
+        self.busy = True
+        with suppress(OSError):  # It has ended, which is seen where a message is expected.
+            self._connection.send(job)
+        seconds = between = max(BETWEEN_SECONDS, job.seconds)
+        while True:
+            said, told = self._received(seconds)
+            if said == "result":
+                self.busy = False
+                return told
+            if said == "part":
+                job.parts.append(told)
+            elif said == "case":
+                self.case = told
+            seconds = job.seconds if self.case else between
+            if said == "compiling" and told:
+                seconds *= COMPILING
+
+    def end(self, seconds: float = 0.0) -> BreakKind:
+        """Kill it if it does not end by itself within this time, and say how it ended."""
+        self.ended = True
+        self._connection.close()
+        self._process.join(seconds)
+        self._process.kill()
+        self._process.join(5)
+        status = self._process.exitcode
+        if status is None or status >= 0:
+            return BreakKind(f"exit status {status}", "exit")
+        names = {each.value: each.name for each in signal.Signals}
+        return BreakKind(names.get(-status, f"signal {-status}"), "abort")
+
+    def _received(self, seconds: float) -> Any:
+        try:
+            if not self._connection.poll(seconds):
+                self.end()
+                raise ProcessEndedError(BreakKind("", "timeout"))
+            message = self._connection.recv()
+        except (EOFError, OSError):
+            # A process that has closed its connection is about to end by itself, and then says how.
+            raise ProcessEndedError(self.end(5)) from None
+        if isinstance(message, Exception):
+            self.end(5)
+            raise message
+        return message
 
 
 class Workers:
-    """The workers of one target.
+    """The workers of one target: each does one job after the other, in a process that is replaced when it ends.
 
     Args:
         target: its name on the command line.
@@ -100,238 +176,124 @@ class Workers:
         framework: str | None,
         device: str,
         timeout: float,
-        save: "Save | None" = None,
+        save: Save | None = None,
         spec: Path | None = None,
     ):
-        self.finished: dict[int, LawResult] = {}
         self._loading = (target, framework, device, save, spec)
-        self._timeout = timeout
-        self._options: RunOptions | None = None
-        self._workers: list[_Worker] = []
-        self._groups: list[list[Job]] = []
-        self._fatal_laws: Counter[str] = Counter()
-        self._limit = timeout
-        self._timeouts = 0
-        self._hung: set[str] = set()
-        self._how = "timeout"
-        self._context = multiprocessing.get_context("spawn")
-        self._start()
+        self._load_seconds = max(LOAD_SECONDS, timeout)
+        self._children: dict[int, _Child] = {}
+        self._jobs: list[LawJob] = []
+        self._fatal: list[LawJob] = []
+        self._stopped = False
+        self._lock = Lock()
+        self._child(0)
 
     def info(self) -> "TargetInfo":
-        """The first worker's information about the target.
+        """The target's information, from the first worker.
 
         Raises:
             UsageError: there is no such target.
             TargetFailedError: it cannot be imported.
         """
-        (worker,), target, seconds = self._workers, self._loading[0], max(LOAD_SECONDS, self._timeout)
         try:
-            if not worker.connection.poll(seconds):
-                raise TargetFailedError(f"{target} was not imported within {seconds:.0f} s")
-            said, told = worker.connection.recv()
-            if said != "loaded":
-                raise (UsageError if said == "usage" else TargetFailedError)(told)
-        except (EOFError, OSError):
-            worker.process.join(5)
-            self.stop()
-            how = ending(worker.process.exitcode)[1]
-            raise TargetFailedError(
-                f"{target} cannot be imported: the process that imported it ended ({how})"
-            ) from None
-        except (UsageError, TargetFailedError):
-            self.stop()
-            raise
-        return told
+            return self._child(0).info()
+        except ProcessEndedError as ended:
+            how = f"cannot be imported: the process that imported it ended ({ended.kind.where})"
+            if ended.kind.nature == "timeout":
+                how = f"was not imported within {self._load_seconds:.0f} s"
+            raise TargetFailedError(f"{self._loading[0]} {how}") from None
 
-    def results(self, items: Sequence[Item], options: "RunOptions", processes: int = 1) -> "Iterator[LawResult]":
-        """Try laws in up to ``processes`` workers and return their results in the order of ``items``."""
-        self._options, self.finished = options, {}
-        groups: dict[tuple[str, str], list[Job]] = {}
-        for number, (law, dtype) in enumerate(items):
-            groups.setdefault((law.op, dtype), []).append(Job(number, law, dtype))
-        # The largest group comes first: the last group to be taken should not be the one that takes longest.
-        self._groups = sorted(groups.values(), key=lambda group: -_weight(group[0].law.op) * len(group))
-        self._give_up()
-        for worker in self._workers:
-            self._give(worker)
-        while self._groups and len(self._workers) < processes:
-            self._give(self._start())
-        for number in range(len(items)):
-            while number not in self.finished:
-                self._some()
-            yield self.finished[number]
-
-    def interrupted(self) -> "list[LawResult]":
-        """The results so far: laws that are done, and laws that were found to break."""
-        for worker in self._workers:
-            if worker.group and worker.found:
-                self._finish(worker.group[0], "interrupted during the search for a smaller case", tuple(worker.found))
-        return [self.finished[number] for number in sorted(self.finished)]
-
-    def idle(self) -> _Worker:
-        """A worker that has nothing to do; a new one if there is none."""
-        return next((worker for worker in self._workers if not worker.group), None) or self._start()
-
-    def dismissed(self, worker: _Worker) -> "BreakKind":
-        """End a worker that has ended or is overdue, and say which."""
-        from conformance.tolerance.compared import BreakKind
-
-        # A process that is about to end may still be running.
-        worker.process.join(1)
-        overdue = worker.process.is_alive()
-        self._end(worker)
-        nature, how = ("timeout", "") if overdue else ending(worker.process.exitcode)
-        return BreakKind(how, nature)
-
-    def stop(self) -> None:
-        """End all workers. One with nothing to do ends by itself, and releases what its target holds of the system."""
-        for worker in self._workers:
-            if worker.group:
-                worker.process.kill()
-            else:
-                worker.connection.close()
-        end = time.monotonic() + LAST_SECONDS
-        for worker in self._workers:
-            worker.process.join(max(0.0, end - time.monotonic()))
-        while self._workers:
-            self._end(self._workers[0])
-
-    def _end(self, worker: _Worker) -> None:
-        worker.process.kill()
-        worker.process.join(5)
-        self._workers.remove(worker)
-        worker.connection.close()
-
-    def _start(self) -> _Worker:
-        here, there = self._context.Pipe()
-        process = self._context.Process(target=work, args=(there, *self._loading))
-        process.start()
-        there.close()
-        worker = _Worker(process, here)
-        self._workers.append(worker)
-        return worker
-
-    def _give(self, worker: _Worker) -> None:
-        """Give a worker the next group."""
-        worker.group = self._groups.pop(0) if self._groups else []
-        worker.case, worker.found, worker.deadline = None, [], None
-        if worker.group:
-            # It may have to import the target before it answers.
-            worker.deadline = time.monotonic() + max(LOAD_SECONDS, self._timeout)
-            try:
-                worker.connection.send((self._options, worker.group))
-            except OSError:
-                pass  # It has died; the next `_some` sees that its connection is closed.
-
-    def _some(self) -> None:
-        """Wait until a worker sends something or has taken too long.
+    def done(self, job: Job, worker: int = 0) -> Any:
+        """The result of a job, which starts again after each case that ends the process.
 
         Raises:
-            SuiteFailedError: the suite itself failed in a worker; the text is its traceback.
+            ProcessEndedError: the process ended between two cases, or too often.
+            SuiteFailedError: the suite itself failed in the process; the text has its traceback.
             TargetFailedError: the target was imported once, and cannot be imported again.
         """
-        busy = [worker for worker in self._workers if worker.group]
-        if not busy:
-            raise SuiteFailedError("all workers have ended and results are missing")
-        soonest = min((worker.deadline for worker in busy if worker.deadline is not None), default=None)
-        ready = wait(
-            [worker.connection for worker in busy],
-            None if soonest is None else max(0.0, soonest - time.monotonic()),
-        )
-        for worker in busy:
-            if worker.connection in ready:
-                self._hear(worker)
-            elif worker.deadline is not None and time.monotonic() > worker.deadline:
-                worker.overdue = True
-                worker.process.kill()
-                self._bury(worker)
+        while True:
+            child = self._child(worker)
+            try:
+                return child.result(job)
+            except (UsageError, TargetFailedError) as error:
+                raise TargetFailedError(f"the target was imported once, and not a second time: {error}") from error
+            except ProcessEndedError as ended:
+                omitted = child.case in ("", *job.fatal)
+                job.fatal[child.case] = ended.kind
+                if omitted or len(job.fatal) == TRIES:
+                    raise
 
-    def _hear(self, worker: _Worker) -> None:
+    def results(self, items: Sequence[Item], options: RunOptions, processes: int = 1) -> Iterator[LawResult]:
+        """Try laws in up to ``processes`` workers and return their results in the order of ``items``.
+
+        Raises:
+            SuiteFailedError, TargetFailedError: see `done`.
+        """
+        self._jobs = [LawJob(options=options, seconds=options.timeout, law=law, dtype=dtype) for law, dtype in items]
+        groups: dict[tuple[str, str], list[LawJob]] = {}
+        for job in self._jobs:
+            groups.setdefault((job.law.op, job.dtype), []).append(job)
+        # The largest group comes first: the last group to be taken should not be the one that takes longest.
+        taken = iter(sorted(groups.values(), key=len, reverse=True))
+        news: SimpleQueue[Exception | None] = SimpleQueue()
+        for worker in range(min(processes, len(groups))):
+            Thread(target=self._work, args=(worker, taken, news), daemon=True).start()
+        for job in self._jobs:
+            while job.result is None:
+                error = news.get()
+                if error is not None:
+                    raise error
+            yield job.result
+
+    def interrupted(self) -> list[LawResult]:
+        """The results so far: laws that are done, and laws that were found to break."""
+        return [job.result or job.unfinished() for job in self._jobs if job.result or job.parts]
+
+    def stop(self) -> None:
+        """End all processes. One that has nothing to do ends by itself, and releases what its target holds."""
+        with self._lock:
+            self._stopped = True
+        for child in self._children.values():
+            child.end(0.0 if child.busy else LAST_SECONDS)
+
+    def _child(self, worker: int) -> _Child:
+        """The process of a worker; a new one if there is none or it has ended."""
+        with self._lock:
+            if self._stopped:
+                raise RuntimeError("the workers were stopped")
+            if worker not in self._children or self._children[worker].ended:
+                self._children[worker] = _Child(self._loading, self._load_seconds)
+            return self._children[worker]
+
+    def _work(self, worker: int, groups: Iterator[list[LawJob]], news: "SimpleQueue[Exception | None]") -> None:
+        """Try the laws of one group after the other; send None for each, or the exception that ends this."""
         try:
-            said, told = worker.connection.recv()
-        except (EOFError, OSError):
-            self._bury(worker)
-            return
-        if said == "fault":
-            raise SuiteFailedError(f"the suite failed in a process of its own:\n{told}")
-        if said in ("usage", "unusable"):
-            raise TargetFailedError(f"the target was imported once, and not a second time: {told}")
-        if said == "case":
-            worker.case = told
-            worker.deadline = None if told is None else time.monotonic() + self._limit
-        elif said == "compiling":
-            if worker.case is not None:
-                worker.deadline = time.monotonic() + self._limit * (COMPILING if told else 1.0)
-        elif said == "loaded":
-            worker.deadline = None
-        elif said == "found":
-            worker.found.append(told)
-        else:
-            self.finished[worker.group.pop(0).number] = told
-            worker.case, worker.found, worker.deadline = None, [], None
-            if not worker.group:
-                self._give(worker)
+            for group in groups:
+                for job in group:
+                    job.result = self._judged(job, worker)
+                    news.put(None)
+        except Exception as error:
+            news.put(error)
 
-    def _bury(self, worker: _Worker) -> None:
-        """Handle the end of a worker: its law starts again in another one, without the case that ended it."""
-        from conformance.tolerance.compared import BreakKind
+    def _judged(self, job: LawJob, worker: int) -> LawResult:
+        reason = self._why_not(job)
+        if reason is not None:
+            return LawResult(law=job.law, dtype=job.dtype, status="skipped", reason=reason)
+        try:
+            return self.done(job, worker)
+        except ProcessEndedError as ended:
+            return job.unfinished(f"the process that tried it ended ({ended.kind.where or ended.kind.nature})")
+        finally:
+            if job.fatal:
+                self._fatal.append(job)
 
-        # A process that has closed its connection is about to end by itself, and then says how.
-        worker.process.join(5)
-        self._end(worker)
-        job, *rest = worker.group
-        nature, how = ("timeout", "timeout") if worker.overdue else ending(worker.process.exitcode)
-        if nature == "timeout":
-            self._timeouts += 1
-            self._hung.add(job.law.op)
-            if self._options is not None and self._options.quick:
-                self._limit = self._timeout / 2
-        if worker.case is None or worker.case in job.fatal:
-            # It ended between two cases, so there is no case to blame or to omit.
-            self._finish(job, f"the process that tried it ended ({how})", tuple(worker.found))
-        else:
-            if not job.fatal:
-                self._fatal_laws[job.law.op] += 1
-                job.since = time.monotonic()
-            else:
-                job.last = job.last or time.monotonic() - (job.since or 0.0) > SECONDS_OF_A_LAW
-            job.fatal[worker.case] = BreakKind("" if nature == "timeout" else how, nature)
-            job.last = job.last or nature == "timeout" or len(job.fatal) >= DEATHS_OF_A_LAW
-            rest = [job, *rest]
-        if rest:
-            self._groups.insert(0, rest)
-        self._how = how if nature != "timeout" else self._how
-        self._give_up()
-        if self._groups:
-            self._give(self._start())
-
-    def _give_up(self) -> None:
-        """Drop the jobs that would only end more workers."""
-        quick = self._options is not None and self._options.quick
-        for group in self._groups:
-            for job in [job for job in group if not job.fatal]:
-                deaths = self._fatal_laws[job.law.op]
-                if self._timeouts >= (QUICK_TIMEOUTS if quick else TIMEOUTS):
-                    reason = f"not tried: {self._timeouts} earlier calls took longer than --timeout {self._timeout:g}"
-                elif quick and job.law.op in self._hung:
-                    reason = f"not tried: an earlier call of {job.law.op} took longer than --timeout {self._timeout:g}"
-                elif deaths >= FATAL_LAWS:
-                    reason = f"not tried: {deaths} laws of {job.law.op} ended their process earlier ({self._how})"
-                else:
-                    continue
-                group.remove(job)
-                self._finish(job, reason, (), status="skipped")
-        self._groups = [group for group in self._groups if group]
-
-    def _finish(self, job: Job, reason: str, found: "tuple[Counterexample, ...]", status: str = "failed") -> None:
-        from conformance.judge.known_failures import known_failure
-        from conformance.judge.outcome import LawResult
-
-        reason = found[0].problem if found else reason
-        result = LawResult(law=job.law, dtype=job.dtype, status=status, reason=reason, counterexamples=found)
-        known = known_failure(self._options.known_failures if self._options else (), job.law, job.dtype)
-        self.finished[job.number] = result if known is None else known.status_of(result)
-
-
-def _weight(op: str) -> int:
-    return RECURRENT if op in BY_LAWS and BY_LAWS[op].states else 1
+    def _why_not(self, job: LawJob) -> str | None:
+        """Why a law is not tried: it would only end more processes."""
+        hung = [each for each in self._fatal if each.hung]
+        of_operation = [each for each in self._fatal if each.law.op == job.law.op]
+        for fatal, enough in ((hung, 2 * FATAL_LAWS), (of_operation, FATAL_LAWS)):
+            if sum(2 if each.hung and each.options.quick else 1 for each in fatal) >= enough:
+                laws = ", ".join(dict.fromkeys(each.law.id for each in fatal))
+                limit = f"did not return within --timeout {job.options.timeout:g}"
+                return f"not tried: {laws} ended the process or {limit}"
+        return None

@@ -43,6 +43,7 @@ class ProcessEndedError(Exception):
     """
 
     def __init__(self, kind: BreakKind):
+        self.kind = kind
         super().__init__("does not return" if kind.nature == "timeout" else f"ends the process ({kind.where})")
 
 
