@@ -44,10 +44,11 @@ def diagnosed(workers: Workers, options: RunOptions, results: Sequence[LawResult
     try:
         return workers.done(job)
     except ProcessEndedError as ended:
-        how = "took too long" if ended.kind.nature == "timeout" else f"ended {ended.kind}"
-        note = f"the search for causes {how}"
+        note = f"the process that looked for causes ended ({ended.kind.where})"
         if len(job.fatal) == TRIES:
             note = f"the process that looked for causes ended {TRIES} times"
+        elif ended.kind.nature == "timeout":
+            note = "the search for causes took too long"
     except SuiteFailedError as error:
         note = f"the search for causes failed in the suite itself: {str(error).strip().splitlines()[-1]}"
     except TargetFailedError as error:

@@ -147,6 +147,17 @@ def test_a_quick_run_asks_an_operation_that_hung_no_second_time(tmp_path: Path) 
     assert options_of(quick=True).timeout == 30 and options_of().timeout == 180
 
 
+def test_a_target_that_can_be_imported_only_once_ends_soon(tmp_path: Path) -> None:
+    flag = str(tmp_path / "called")
+    target = scans(tmp_path, f"open({flag!r}, 'w'); os.abort()")
+    Path(target).write_text(f"import os\nif os.path.exists({flag!r}): os.abort()\n{Path(target).read_text()}")
+    results = in_workers(target, RunOptions(ops=("rev_cumsum",), dtypes=("float32",), examples=4))
+    failed = [result for result in results if result.status == "failed"]
+    assert len(failed) == 2 and all("ended (SIGABRT)" in (result.reason or "") for result in failed)
+    (reason,) = {result.reason for result in results if result.status == "skipped"}
+    assert reason is not None and reason.startswith("not tried: rev_cumsum.")
+
+
 def test_what_was_found_before_a_process_ended_is_kept(tmp_path: Path) -> None:
     body = "os.abort() if x.shape[-1] > 1000 else None; x = x[..., ::-1] if x.ndim == 2 else x"
     options = RunOptions(ops=("rev_cumsum",), laws=("value",), dtypes=("float32",), examples=12)
