@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import GRUCase, MLSTMCase, SLSTMCase
+from conformance.cases import OPTION, MLSTMCase, SLSTMCase
 from conformance.operations import OPERATIONS, Argument, Output
+from conformance.operations.gru import gru_case
 from conformance.oracle import rescaled
 from conformance.tolerance.budget import Expected, Precision
 from conformance.tolerance.designs import AnyDesign
@@ -226,9 +227,8 @@ class TimedGRU(Timed):
         }
 
     def drawn(self, case: Case, options: Mapping[str, Any]) -> Any:
-        return GRUCase(
-            case.B, case.S, case.K, (case.N, case.N, case.N, case.N, case.N, case.N), **self.options, **options
-        )
+        given = {f"{OPTION}{name}": option for name, option in {**self.options, **options}.items()}
+        return gru_case(case.B, case.S, case.K, (case.N,) * 6, left_out=("recurrent_bias",), **given)
 
     def prepared(self, arrays: Values) -> dict[str, np.ndarray]:
         return {**arrays, **dict.fromkeys(INPUTS, arrays["input"])}

@@ -6,6 +6,7 @@ shrinks quickly and a failure can be described in one line.
 
 from conformance.cases._case import (
     CHUNK_STEPS,
+    CLIPPING,
     COTANGENTS,
     LONG_STEPS,
     PINS,
@@ -26,7 +27,6 @@ from conformance.cases._case import (
 )
 from conformance.cases._fwbw import FwbwCase, fwbw
 from conformance.cases._gates import GATES
-from conformance.cases._gru import GRU_GATES, HEADS, NO_GRU_OPTIONS, GRUCase, gru, halved_gru, packed_gru
 from conformance.cases._mlstm import (
     MLSTMCase,
     chunk_sizes,
@@ -38,23 +38,20 @@ from conformance.cases._mlstm import (
     some_without_states,
     without_states,
 )
-from conformance.cases._recurrence import RecurrenceCase, RecurrenceCases
-from conformance.cases._slstm import NO_SLSTM_CLIPPING, SLSTMCase, halved_slstm, packed_slstm, slstm
+from conformance.cases._recurrence import OPTION, RecurrenceCase, RecurrenceCases
+from conformance.cases._slstm import SLSTMCase, halved_slstm, packed_slstm, slstm
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
     "CHUNK_STEPS",
+    "CLIPPING",
     "COTANGENTS",
     "FwbwCase",
     "GATES",
-    "GRUCase",
-    "GRU_GATES",
-    "HEADS",
     "LONG_STEPS",
     "Limits",
     "MLSTMCase",
-    "NO_GRU_OPTIONS",
-    "NO_SLSTM_CLIPPING",
+    "OPTION",
     "PINS",
     "RecurrenceCase",
     "RecurrenceCases",
@@ -71,13 +68,10 @@ __all__ = [
     "fwbw",
     "gate_sums",
     "generator",
-    "gru",
-    "halved_gru",
     "halved_mlstm",
     "sharded_mlstm",
     "halved_slstm",
     "mlstm",
-    "packed_gru",
     "packed_mlstm",
     "packed_slstm",
     "pinned",

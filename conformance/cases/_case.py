@@ -35,6 +35,8 @@ PINS = {
     "chunk": ("small magnitude", "well-conditioned"),
     "long": ("well-conditioned",),
 }
+CLIPPING = "with_gradient_clipping"
+"""The field of a case that says its gradient clipping."""
 COTANGENTS = ("dense", "output only", "state only", "one step")
 COTANGENT_SCALES = (1.0, 1e-4, 1e4, 1e6)
 """Magnitudes of cotangents: those of a mean over many elements, and those under loss scaling."""

@@ -37,6 +37,8 @@ from conformance.specification.recurrence import Given, Recurrence
 GATES = ("ordinary", "small", "remembering", "saturated", "closed", "resets", "extreme")
 FEATURES = (256, 128, 127, 96, 65, 64, 32, 16)
 """Usual sizes of every letter that counts neither sequences, steps nor heads."""
+SERVED = (2, 1, 4)
+"""The numbers of heads that a shared one serves, in turn."""
 OPTION = "with_"
 """What the name of an option has before it as the name of a field."""
 COST = 0.5
@@ -104,8 +106,10 @@ class RecurrenceCase(Sequences):
 
     @property
     def size(self) -> int:
-        rest = (size for letter, size in self.sizes.items() if letter not in "BS")
-        return (math.prod(self.tokens) + 1) * math.prod(rest) + self.steps
+        grouped = self._stated().grouped
+        own = (size for letter, size in self.sizes.items() if letter not in ("B", "S", *grouped))
+        heads = sum(self.sizes[letter] for letter in grouped) or 1
+        return (math.prod(self.tokens) + 1) * math.prod(own) * heads + self.steps
 
     def options(self) -> dict[str, Any]:
         stated = self._stated()
@@ -121,6 +125,8 @@ class RecurrenceCase(Sequences):
             if given.stepped and self.packed:
                 x = x[0]
             if name in self.left_out or (given.role == "state" and not self.state):
+                continue
+            if given.only_with and not getattr(self, OPTION + given.only_with):
                 continue
             wide = given.role == "state" or (given.gates and self.wide_gates)
             found[name] = array(x, accumulation(dtype) if wide else dtype, self.layout)
@@ -178,7 +184,7 @@ def _gate(rng: np.random.Generator, given: Given, regime: str, shape: tuple[int,
     if regime == "small":
         return np.clip(1e-3 * x, given.low, given.high)
     if regime == "remembering":
-        x = np.log1p(np.exp(x)) * -0.05 if decays else 8 + x
+        x = np.log1p(np.exp(x)) * -0.05 if decays else x + 8 * given.keeps
     elif regime == "saturated":
         x = -np.abs(15 * x) if decays else 15 * x
     elif regime == "closed":
@@ -229,8 +235,8 @@ class RecurrenceCases:
 
     @property
     def serves(self) -> tuple[int, ...]:
-        """How many of four heads each head of a grouped array serves, in a case with shared heads."""
-        return tuple(islice(cycle((2, 1, 4)), len(self.recurrence.grouped)))
+        """How many heads each head of a grouped array serves, in a case with shared heads."""
+        return tuple(islice(cycle(SERVED), len(self.recurrence.grouped)))
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -286,9 +292,8 @@ def _turn(limits: Limits) -> int:
 def _case(draw: Any, limits: Limits, of: RecurrenceCases, packed: bool, fixed: Mapping[str, Any]) -> Any:
     stated, any_of, turn = of.recurrence, lambda values: draw(st.sampled_from(values)), _turn(limits)
     state = True
-    options = {
-        OPTION + name: values[(turn + n) % len(values)] for n, (name, values) in enumerate(stated.options.items())
-    }
+    of_any = stated.drawn(limits.eager)
+    options = {OPTION + name: values[(turn + n) % len(values)] for n, (name, values) in enumerate(of_any.items())}
     grouped, spare = len(stated.grouped), [name for name, given in stated.arguments.items() if _spare(given)]
     if limits.stratum == USUAL:
         sizes = draw(of.usual(packed).drawn(limits))
@@ -303,12 +308,13 @@ def _case(draw: Any, limits: Limits, of: RecurrenceCases, packed: bool, fixed: M
         own |= {"N": any_of(SMALL_HEADS)} if "N" in of.letters else {}
         state = bool(limits.pin) or draw(st.booleans())
         if not limits.pin:
-            options = {OPTION + name: any_of((values[0], *values)) for name, values in stated.options.items()}
+            options = {OPTION + name: any_of((values[0], *values)) for name, values in of_any.items()}
         lengths = lengths_of(draw, B, S if B else 0, limits) if packed else None
     else:
         B, S = (_COMPILED_PACKED if packed else _COMPILED)[limits.stratum]
         # Each of these is a program of its own.
-        bare = limits.stratum == "small" and not packed and draw(st.booleans())
+        several = limits.stratum == "small" and limits.dtype == "float32" and not packed
+        bare = several and draw(st.booleans())
         state = not bare
         S = limited(S, limits)
         own = {letter: 3 + number for number, letter in enumerate(of.features)}

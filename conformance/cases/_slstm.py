@@ -45,7 +45,7 @@ class SLSTMCase(Sequences):
         held: share of a sequence before the regime starts; until then the gates keep the initial memory.
         scale: magnitude of z and o, and of weights if it is small.
         forget_gate: None for the default, or the option of the call.
-        clipping: the call's gradient clipping.
+        with_gradient_clipping: the call's gradient clipping.
         cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements. The cotangent of a
             final m of −∞ is 0, because nothing attains it.
         room: the excess of max_seqlen over the longest sequence; None omits max_seqlen.
@@ -67,7 +67,7 @@ class SLSTMCase(Sequences):
     held: float = 0.0
     scale: float = 1.0
     forget_gate: str | None = None
-    clipping: float | None = None
+    with_gradient_clipping: float | None = None
     cotangents: str = "dense"
     cotangent_scale: float = 1.0
     room: int | None = None
@@ -87,7 +87,7 @@ class SLSTMCase(Sequences):
         return (math.prod(self.tokens) + self.H) * 4 * self.N * self.H + self.steps
 
     def options(self) -> dict[str, Any]:
-        fields = {"forget_gate": self.forget_gate, "gradient_clipping": self.clipping}
+        fields = {"forget_gate": self.forget_gate, "gradient_clipping": self.with_gradient_clipping}
         options: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
         if self.room is not None:
             options["max_seqlen"] = self.steps + self.room
@@ -174,7 +174,6 @@ _PACKED_SLSTM_TABLE = {
     "long": ((3, LONG_STEPS, 1, 3, None),),
 }
 _PINNED_FORGET_GATES = {"well-conditioned": None, "small magnitude": "sigmoid", "held": "exp"}
-NO_SLSTM_CLIPPING: dict[str, Any] = {"clipping": None}
 
 
 def _dynamic(limits: Limits, state: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -202,7 +201,7 @@ def slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
         B, S, N, H, state, forget_gate, clipping = draw(rows(_SLSTM_TABLE, limits))
         S = limited(S, limits)
     dynamic = draw(_dynamic(limits, state))
-    case = SLSTMCase(B, S, N, H, forget_gate=forget_gate, clipping=clipping, **dynamic)
+    case = SLSTMCase(B, S, N, H, forget_gate=forget_gate, with_gradient_clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
 
@@ -225,7 +224,7 @@ def packed_slstm(draw: Any, limits: Limits, **fixed: Any) -> SLSTMCase:
         T, state, clipping = limited(T, limits), True, None
         lengths = lengths_of(draw, B, T, limits)
     dynamic = draw(_dynamic(limits, state))
-    case = SLSTMCase(B, 0, N, H, lengths=lengths, forget_gate=forget_gate, clipping=clipping, **dynamic)
+    case = SLSTMCase(B, 0, N, H, lengths=lengths, forget_gate=forget_gate, with_gradient_clipping=clipping, **dynamic)
     return replace(case, **fixed)
 
 

@@ -40,14 +40,6 @@ CHUNKS = (
 )
 """Chunk sizes with numbers of steps on either side of them; None is the default of the target."""
 HEADS = (16, 8, 4, 2, 1)
-GROUPED_HEADS = (
-    (16, 8, 16, 2, 4, 1),
-    (8, 8, 1, 4, 8, 2),
-    (2, 16, 8, 16, 1, 8),
-    (1, 2, 4, 8, 2, 4),
-    (1, 1, 1, 1, 1, 1),
-)
-"""Numbers of heads of the GRU's inputs and weights, in the order of the arguments."""
 H = (256, 128, 127, 65, 64, 16)
 STEPS = (257, 130, 65, 40, 5)
 BATCHES = (9, 5, 2, 1)
@@ -139,11 +131,6 @@ _MLSTM = {"K, V": HEAD_DIMS, "N": HEADS}
 MLSTM_SIZES = Sizes({**_MLSTM, "B": BATCHES, "chunk_size, S": CHUNKS}, lambda of: _work(of, of["K"] * of["V"]))
 PACKED_MLSTM_SIZES = Sizes(
     {"B": PACKED, **_MLSTM, "chunk_size, S": CHUNKS}, lambda of: _packed_work(of, of["K"] * of["V"])
-)
-_GRU = {"H": H, "heads": GROUPED_HEADS}
-GRU_SIZES = Sizes({**_GRU, "B": BATCHES, "S": STEPS}, lambda of: _work(of, max(of["heads"]) * of["H"] ** 2))
-PACKED_GRU_SIZES = Sizes(
-    {"B": PACKED, **_GRU, "S": STEPS}, lambda of: _packed_work(of, max(of["heads"]) * of["H"] ** 2)
 )
 _SLSTM = {"H": H, "N": HEADS}
 SLSTM_SIZES = Sizes({**_SLSTM, "B": BATCHES, "S": STEPS}, lambda of: _work(of, 4 * of["H"] ** 2))

@@ -11,7 +11,7 @@ import numpy as np
 from conformance.base.dtypes import Array
 from conformance.cases import as_drawn
 from conformance.diagnosis.experiments import OTHER_SEEDS, Experiments, Happens, reseeded
-from conformance.features.calls import with_heads, with_lengths, with_sequences
+from conformance.features.calls import with_lengths, with_sequences
 from conformance.features.feature import Feature
 from conformance.formulas.judged import WRONG, Judged
 
@@ -113,12 +113,12 @@ def _sizes(case: Any, features: Sequence[Feature]) -> list[_Size]:
     alike = getattr(inner, "K", None) == getattr(inner, "V", None)
     found = [size("S", lambda case, n: with_lengths(case, lambda _: n), case.steps)] if hasattr(inner, "S") else []
     if hasattr(inner, "B"):
-        found += [size("B", with_sequences, inner.sequences), size("N", with_heads)]
+        found.append(size("B", with_sequences, inner.sequences))
     letters = dict.fromkeys(letter for feature in features for letter in feature.letters if len(letter) == 1)
     found += [
         size(letter, with_field(letter), alone=alike or letter not in "KV")
         for letter in letters
-        if letter not in "BSN" and hasattr(inner, letter)
+        if letter not in "BS" and hasattr(inner, letter)
     ]
     if getattr(inner, "chunk_size", None) is not None:
         found.append(size("chunk_size", with_field("chunk_size")))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance import cases
 from conformance.cases._gates import large
 from conformance.features.feature import Feature, of_field, removed, restored
 
@@ -99,13 +100,6 @@ BLOCKS = (
     not_multiple(BLOCK),
     several_blocks("S above 64", "some sequence has more than 64 steps", "where S is above 64", lambda case: BLOCK),
 )
-
-
-def with_heads(case: Any, N: int) -> Any:
-    """The case with another number of heads; a head that serves several of the GRU's serves all."""
-    if not hasattr(case, "heads"):
-        return replace(case, N=N)
-    return replace(case, heads=tuple(N if each == case.N else 1 for each in case.heads))
 
 
 def with_sequences(case: Any, B: int) -> Any:
@@ -256,7 +250,7 @@ LAYOUT = of_field(
 )
 
 CLIPPING = of_field(
-    "clipping",
+    cases.CLIPPING,
     None,
     0.1,
     name="clipping",

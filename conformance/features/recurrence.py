@@ -27,7 +27,8 @@ def features(cases: RecurrenceCases, of_step: Sequence[str] | None = None) -> It
         yield from (calls.initial_state(False, True),) if whole else ()
         yield calls.STATE_COTANGENTS
     if any(given.unbounded for given in stated.arguments.values()):
-        yield from calls.of_gates(_gates, "gate or log decay", "gate or a log decay")
+        roles = dict.fromkeys(given.role for given in stated.arguments.values() if given.gates)
+        yield from calls.of_gates(_gates, " or ".join(roles), " or a ".join(roles))
     yield from (calls.NO_STEPS, calls.NO_SEQUENCES) if whole else (calls.NO_SEQUENCES,)
     yield from (calls.SEVERAL_STEPS, *calls.BLOCKS) if whole else ()
     yield calls.SEVERAL_SEQUENCES
@@ -54,6 +55,9 @@ def features(cases: RecurrenceCases, of_step: Sequence[str] | None = None) -> It
             yield _left_out(name)
     for name in stated.options if of_step is None else of_step:
         default, *others = stated.options[name]
+        if name == "gradient_clipping":
+            yield calls.CLIPPING
+            continue
         for other in others:
             yield _option(name, default, other, several=len(others) > 1)
     yield calls.LAYOUT

@@ -49,8 +49,8 @@ def plain_slstm_step(seed: int) -> SLSTMCase:
 
 def rich_slstm(seed: int) -> SLSTMCase:
     """A small call with states, several sequences and heads, and clipping that has an effect."""
-    return SLSTMCase(2, 7, 2, 3, state="random", held=0.3, clipping=0.1, seed=seed)
+    return SLSTMCase(2, 7, 2, 3, state="random", held=0.3, with_gradient_clipping=0.1, seed=seed)
 
 
 def rich_slstm_step(seed: int) -> SLSTMCase:
-    return replace(rich_slstm(seed), B=3, S=1, held=0.0, clipping=None)
+    return replace(rich_slstm(seed), B=3, S=1, held=0.0, with_gradient_clipping=None)

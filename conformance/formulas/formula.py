@@ -80,7 +80,7 @@ def formulas_of(operation: Operation, chosen: tuple[Row, ...] = ()) -> Iterator[
                 changes_value=not row.of_gradient,
                 rounds=row.rounds,
             )
-    if operation.stated is None and not chosen:
+    if not chosen and (operation.stated is None or operation.stated.recurrence.gradient_options):
         yield Formula(
             name="the gradient of the forward pass as automatic differentiation gives it, without what the contract "
             "decides otherwise",

@@ -158,7 +158,8 @@ law = registering(_registered)
 
 
 def all_laws() -> list[Law]:
-    """Every law, in the order of the operations; an operation's own laws come before those that it shares.
+    """Every law, in the order of the operations: the value and the gradient of a stated recurrence, an operation's own
+    laws, then those that it shares.
 
     The order does not depend on which module was imported, and registered its laws, first.
     """
@@ -167,12 +168,17 @@ def all_laws() -> list[Law]:
     general = importlib.import_module("conformance.laws.general")
     for op in OPERATIONS:
         general.register(op)
-    return sorted(_registered, key=lambda law: (ABOUT.index(law.op), _home(law.check) not in LAW_MODULES))
+    order = ("_stated_laws", *LAW_MODULES)
+    return sorted(_registered, key=lambda law: (ABOUT.index(law.op), _place(_home(law.check), order)))
 
 
 def law_of(id: str) -> Law:
     """The law with this id."""
     return next(each for each in all_laws() if each.id == id)
+
+
+def _place(home: str, order: tuple[str, ...]) -> int:
+    return min(order.index(home), 1) if home in order else 2
 
 
 def _home(check: Callable) -> str:

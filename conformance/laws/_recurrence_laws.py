@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.base.call import Call
-from conformance.cases import Limits
+from conformance.cases import CLIPPING, Limits
 from conformance.laws import FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
 from conformance.laws._answers import expected_gradient, expected_value, has_gradient
 from conformance.laws._relations import (
@@ -209,7 +209,7 @@ def register_steps(operation: Operation) -> None:
 
 def register_clipping(operation: Operation) -> None:
     """Register the law of an operation's gradient clipping that any order of clipping and adding keeps."""
-    plain = {"clipping": BOUND, "gates": "ordinary", "scale": 1.0, "cotangents": "dense", "cotangent_scale": 1.0}
+    plain = {CLIPPING: BOUND, "gates": "ordinary", "scale": 1.0, "cotangents": "dense", "cotangent_scale": 1.0}
 
     def several_steps(limits: Limits) -> st.SearchStrategy:
         return operation.cases["dense"](limits, **plain).filter(lambda case: case.B > 0 and case.S > 1)

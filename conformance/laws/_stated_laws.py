@@ -13,9 +13,10 @@ from conformance.operations import Operation
 
 def register(operation: Operation) -> None:
     """Register these laws for one recurrence."""
-    op = operation.name
+    assert operation.stated is not None
+    op, stated, dense = operation.name, operation.stated.recurrence, operation.cases["dense"]
 
-    @law(operation, "definition", cases=operation.cases["dense"], usual=FEW, forward=True, quick=True)
+    @law(operation, "definition", equation=stated.equation, cases=dense, usual=FEW, forward=True, quick=True)
     def value(checker: Checker, case: Any) -> None:
         """Outputs and final states are those of the stated step, applied to one step after the other.
 
@@ -23,7 +24,7 @@ def register(operation: Operation) -> None:
         """
         check_value(operation, checker, case)
 
-    @law(operation, "definition", cases=operation.cases["dense"], usual=EVERY, gradient=op, quick=True)
+    @law(operation, "definition", cases=operation.cases.get("gradient", dense), usual=EVERY, gradient=op, quick=True)
     def gradient(checker: Checker, case: Any) -> None:
         """The gradient is exact for every argument, initial state and final-state cotangent included.
 
@@ -31,7 +32,7 @@ def register(operation: Operation) -> None:
         """
         check_gradient(operation, checker, case)
 
-    if operation.stated is not None and operation.stated.recurrence.wide_gates:
+    if stated.wide_gates:
         _register_gate_dtypes(operation)
     if not operation.packs:
         return

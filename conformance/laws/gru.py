@@ -2,19 +2,19 @@
 
 import importlib.util
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from conformance import cases, oracle
+from conformance import oracle
 from conformance.base.dtypes import Array
-from conformance.cases import NO_GRU_OPTIONS, USUAL, GRUCase, Limits
-from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
+from conformance.cases import CLIPPING, OPTION, USUAL, Limits
+from conformance.laws import FEW, SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import (
     check_gradient,
     check_results,
-    check_value,
     expected_gradient,
     expected_value,
     has_gradient,
@@ -25,39 +25,16 @@ from conformance.laws.checker import Checker, LawError
 from conformance.operations.gru import GRU
 from conformance.tolerance.budget import Expected
 
-
-@law("gru", "definition", cases=cases.gru, usual=FEW, forward=True, quick=True)
-def value(checker: Checker, case: GRUCase) -> None:
-    """Outputs and final state are the recurrence's, for any head counts.
-
-    r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z
-    """
-    check_value(GRU, checker, case)
-
-
-@law(
-    "gru",
-    "definition",
-    cases=lambda limits: cases.gru(limits, **NO_GRU_OPTIONS),
-    usual=EVERY,
-    gradient="gru",
-    quick=True,
-)
-def gradient(checker: Checker, case: GRUCase) -> None:
-    """The gradient is exact for every argument, initial state and final-state cotangent included.
-
-    dx = Σ_out ⟨d_out, ∂out/∂x⟩ for every argument x, and out in y, h_T
-    """
-    check_gradient(GRU, checker, case)
+DENSE, PACKED = GRU.cases["dense"], GRU.cases["packed"]
 
 
 def _clipped(limits: Limits) -> st.SearchStrategy:
-    """Dense and packed cases if a new shape is cheap, else one row."""
+    """Dense and packed cases if a new shape is cheap, else one shape."""
     if not limits.eager:
-        return cases.gru(limits, clipping=0.5).filter(lambda case: case.heads == cases.HEADS[0])
+        return DENSE(limits, state=True, **{CLIPPING: 0.5})
     bounds = st.sampled_from((0.1, -0.5, 2.0))
-    either = st.one_of(cases.gru(limits), cases.packed_gru(limits))
-    return st.builds(lambda case, bound: replace(case, clipping=bound), either, bounds)
+    either = st.one_of(DENSE(limits), PACKED(limits))
+    return st.builds(lambda case, bound: replace(case, **{CLIPPING: bound}), either, bounds)
 
 
 @law(
@@ -70,7 +47,7 @@ def _clipped(limits: Limits) -> st.SearchStrategy:
     gradient="gru",
     share=0.75,
 )
-def clipping(checker: Checker, case: GRUCase) -> None:
+def clipping(checker: Checker, case: Any) -> None:
     """gradient_clipping=c clips the gradient that reaches a state from the step after it, elementwise to ±|c|, before
     the gradient of that step's output is added; that of the initial state is not clipped.
 
@@ -80,17 +57,15 @@ def clipping(checker: Checker, case: GRUCase) -> None:
 
 
 def _reset_after(limits: Limits) -> st.SearchStrategy:
-    """Dense and packed cases if a new shape is cheap, else one row."""
+    """Dense and packed cases if a new shape is cheap, else dense ones; some have a bias."""
+    after = {f"{OPTION}reset_after": True}
     if not limits.eager and limits.stratum != USUAL:
-        return cases.gru(limits, reset_after=True, bias=True).filter(lambda case: case.heads == cases.HEADS[0])
-    either = st.one_of(cases.gru(limits), cases.packed_gru(limits))
-    return st.builds(
-        lambda case, bias: replace(case, reset_after=True, bias=bias), either, st.sampled_from((True, False))
-    )
+        return DENSE(limits, **after)
+    return st.one_of(DENSE(limits, **after), PACKED(limits, **after))
 
 
 @law("gru", "definition", cases=_reset_after, usual=FEW, quick=True)
-def reset_after(checker: Checker, case: GRUCase) -> None:
+def reset_after(checker: Checker, case: Any) -> None:
     """reset_after=True applies the reset gate after the recurrent product, whose bias b is per unit; values, states and
     the gradient of every argument, b included, are exact.
 
@@ -100,38 +75,12 @@ def reset_after(checker: Checker, case: GRUCase) -> None:
 
 
 def _without_options(limits: Limits, **fixed: Any) -> st.SearchStrategy:
-    if limits.eager:
-        # There is a state to keep: from zeros, many wrong computations give the right result.
-        return cases.gru(limits, **{**NO_GRU_OPTIONS, "state": True, **fixed})
-    return cases.gru(limits, **fixed).filter(lambda case: not case.options())
+    # There is a state to keep: from zeros, many wrong computations give the right result.
+    return GRU.cases["gradient"](limits, **fixed, **({"state": True} if limits.eager else {}))
 
 
-@law(
-    "gru",
-    "definition",
-    cases=cases.packed_gru,
-    usual=FEW,
-    dtypes=UP_TO_BFLOAT16,
-    compiled_dtypes=SINGLE,
-    forward=True,
-)
-def packed(checker: Checker, case: GRUCase) -> None:
-    """A packed call gives the same results as a loop over its sequences; an empty sequence returns its initial state.
-
-    gru(x, cu_seqlens)[b] = gru(x[cu_b:cu_{b+1}])
-    """
-    check_value(GRU, checker, case)
-
-
-@law(
-    "gru",
-    "relation",
-    cases=lambda limits: (
-        cases.gru(limits) if limits.eager else cases.gru(limits).filter(lambda case: case.S in (5, 65))
-    ),
-    share=0.5,
-)
-def grouped_heads(checker: Checker, case: GRUCase) -> None:
+@law("gru", "relation", cases=DENSE, share=0.5)
+def grouped_heads(checker: Checker, case: Any) -> None:
     """Shared heads give the same results as repeated heads, and their gradient is the sum over the group.
 
     gru(x, W) = gru(repeat(x), repeat(W));  dW = Σ_group d repeat(W)
@@ -159,7 +108,7 @@ def grouped_heads(checker: Checker, case: GRUCase) -> None:
 
 
 @law("gru", "definition", cases=_without_options, strata=SHORT, dtypes=WIDE, share=0.25)
-def fixed_point(checker: Checker, case: GRUCase) -> None:
+def fixed_point(checker: Checker, case: Any) -> None:
     """A forget gate of 1 keeps the state bit for bit, and the whole gradient goes to the earlier state: none reaches
     anything else.
 
@@ -193,7 +142,7 @@ def fixed_point(checker: Checker, case: GRUCase) -> None:
 
 
 @law("gru", "definition", cases=_without_options, strata=SHORT, dtypes=WIDE, share=0.25)
-def candidate(checker: Checker, case: GRUCase) -> None:
+def candidate(checker: Checker, case: Any) -> None:
     """With a forget gate of 0 the new state is the candidate, and the previous state has no gradient.
 
     xf = −∞, W = 0 ⇒ y_t = tanh(x_t), dx_t = (1 − y_t²) dy_t, dh_0 = 0
@@ -202,12 +151,12 @@ def candidate(checker: Checker, case: GRUCase) -> None:
     x, cotangents = expanded("input", call.arrays["input"].values, case.N), call.cotangents
     last = np.tanh(x[:, -1]) if case.S else initial(case, call)
     values, precision = oracle.values(call.arrays), checker.precision(case.steps)
-    expected = Expected({"y": np.tanh(x), "state": last}, oracle.gru(values, {}, precision).slack)
+    expected = Expected({"y": np.tanh(x), "state": last}, GRU.value(values, {}, precision).slack)
     outputs, gradients = results_of(checker, call)
     checker.agree(outputs, expected, case.steps)
     if gradients is None:
         return
-    slack = oracle.gru_gradient(values, {}, oracle.values(cotangents), precision).slack
+    slack = GRU.gradient(values, {}, oracle.values(cotangents), precision).slack
     if case.state and case.S:
         of_state, where = gradients["input_state"], "gradient of input_state"
         if not checker.contract:
@@ -223,7 +172,7 @@ def candidate(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru", "definition", cases=_without_options, strata=SHORT, dtypes=UP_TO_BFLOAT16, compiled_dtypes=SINGLE, share=0.25
 )
-def zero_weights(checker: Checker, case: GRUCase) -> None:
+def zero_weights(checker: Checker, case: Any) -> None:
     """With weights of 0 the recurrence is linear in the state, and value and gradient are those of its closed form.
 
     W = Wf = Wr = 0 ⇒ h_t = P[t,0] h_0 + Σ_j P[t,j] (1−f_j) tanh(x_j), P[t,j] = Π_{j<s≤t} f_s
@@ -244,7 +193,7 @@ def zero_weights(checker: Checker, case: GRUCase) -> None:
         None if importlib.util.find_spec("torch") else "it compares with PyTorch's GRU, and PyTorch is not installed"
     ),
 )
-def torch_layer(checker: Checker, case: GRUCase) -> None:
+def torch_layer(checker: Checker, case: Any) -> None:
     """With a diagonal W each head is PyTorch's own GRU, whose update gate is the forget gate here.
 
     W = diag(w) ⇒ gru(x, W, …) = torch.nn.GRU(x; Wr, Wf, W)
@@ -261,14 +210,12 @@ def torch_layer(checker: Checker, case: GRUCase) -> None:
 @law(
     "gru",
     "behaviour",
-    cases=lambda limits: (
-        cases.gru(limits, scale=1.0, state=True, **NO_GRU_OPTIONS) if limits.eager else cases.gru(limits)
-    ),
+    cases=partial(_without_options, scale=1.0),
     strata=("chunk", "long"),
     dtypes=("bfloat16", "float16"),
     share=0.25,
 )
-def accumulation(checker: Checker, case: GRUCase) -> None:
+def accumulation(checker: Checker, case: Any) -> None:
     """The state is carried in the accumulation dtype: over many steps, 16-bit values lose no more than float32 values
     do.
 
@@ -276,5 +223,5 @@ def accumulation(checker: Checker, case: GRUCase) -> None:
     """
     # Without weights there is no product whose operand could be rounded: only the carried state remains.
     call = with_values(case, checker.dtype, forget_input=4.0, **dict.fromkeys(GRU.weights, 0.0))
-    expected = oracle.gru(oracle.values(call.arrays), {}, replace(checker.precision(case.steps), dtype="float32"))
+    expected = GRU.value(oracle.values(call.arrays), {}, replace(checker.precision(case.steps), dtype="float32"))
     checker.agree(checker.call(call), expected, case.steps, only=("state",))

@@ -28,7 +28,7 @@ def value(checker: Checker, case: SLSTMCase) -> None:
 @law(
     "slstm",
     "definition",
-    cases=cases.some_without_states(lambda limits: cases.slstm(limits, **cases.NO_SLSTM_CLIPPING)),
+    cases=cases.some_without_states(lambda limits: cases.slstm(limits, **{cases.CLIPPING: None})),
     usual=EVERY,
     gradient="slstm",
     quick=True,
@@ -44,9 +44,11 @@ def gradient(checker: Checker, case: SLSTMCase) -> None:
 def _clipped(limits: Limits) -> st.SearchStrategy:
     """Dense and packed cases if a new shape is cheap, else one row."""
     if not limits.eager:
-        return cases.slstm(limits, clipping=0.5).filter(lambda case: case.forget_gate is None)
+        return cases.slstm(limits, with_gradient_clipping=0.5).filter(lambda case: case.forget_gate is None)
     either = st.one_of(cases.slstm(limits), cases.packed_slstm(limits))
-    return st.builds(lambda case, bound: replace(case, clipping=bound), either, st.sampled_from((0.1, -0.5, 2.0)))
+    return st.builds(
+        lambda case, bound: replace(case, with_gradient_clipping=bound), either, st.sampled_from((0.1, -0.5, 2.0))
+    )
 
 
 @law(

@@ -50,11 +50,8 @@ HELPERS = tuple(dict.fromkeys(helper for record in RECORDS for helper in record.
 ABOUT = list(dict.fromkeys(record.about for record in RECORDS if record.about))
 """The subjects of laws, in the order in which they are tried and listed: the names of ``--op``."""
 
-LAW_MODULES = tuple(
-    file.__name__.rpartition(".")[2]
-    for file in FILES
-    if any(record.about and record.stated is None for record in file.RECORDS)
-)
+_LAWS = {path.stem for path in (Path(__file__).parents[1] / "laws").iterdir()}
+LAW_MODULES = tuple(name for file in FILES if (name := file.__name__.rpartition(".")[2]) in _LAWS)
 """The files of laws that do not follow from a record, with the same names as those of the records."""
 
 LOG_SCALE = {

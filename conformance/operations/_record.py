@@ -181,10 +181,10 @@ class Record(Public):
         switched_on: the value of the state switch if a case does not give one.
         curried: the option of a first call that returns the function of the arrays.
         backward: how a target's own backward is called.
-        cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``. Two more
-            where they differ: ``packed gradient``, packed cases whose gradient the definition alone determines, and
-            ``cut``, cases that are cut at a share ``cut`` of their steps, for targets that compile per shape. One step
-            has ``steps`` too, sequences that are computed step by step.
+        cases: strategies that draw cases, by name; ``dense`` and, where it takes ``cu_seqlens``, ``packed``. Three more
+            where they differ: ``gradient`` and ``packed gradient``, cases whose gradient the definition alone
+            determines, and ``cut``, cases that are cut at a share ``cut`` of their steps, for targets that compile per
+            shape. One step has ``steps`` too, sequences that are computed step by step.
         make_call: makes the call of the operation with this name that a case stands for, in a dtype.
         value, gradient: the oracle's answer for the arrays of a call, dense or packed.
         immaterial: the fields of a case on which no value depends, each with one value that stands for all.

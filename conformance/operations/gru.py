@@ -1,87 +1,83 @@
 """The multi-head GRU: `gru`."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
-from hypothesis import strategies as st
+from conformance.cases import LONG_STEPS, RecurrenceCase
+from conformance.operations._record import BACKEND, MAX_SEQLEN, Option
+from conformance.operations.stated import operation_of
+from conformance.rows import correct, taped
+from conformance.specification.recurrence import Specified, gate, state, value
 
-from conformance import cases, oracle
-from conformance.cases import GRUCase, Limits
-from conformance.operations._operation import Operation
-from conformance.operations._record import BACKEND, MAX_SEQLEN, Argument, Option, Output
-
-
-def _extremes(limits: Limits) -> st.SearchStrategy:
-    return st.one_of(*(cases.gru(limits, gates=gates) for gates in ("extreme", "saturated")))
-
-
-_ONE_HEAD = (1, 1, 1, 1, 1, 1)
-_VECTOR_CASES = (
-    GRUCase(2, 5, 3, cases.HEADS[0], state=True),
-    GRUCase(1, 1, 1, _ONE_HEAD),
-    GRUCase(1, 33, 2, cases.HEADS[2], state=True, clipping=0.1),
-    GRUCase(3, 0, 2, cases.HEADS[4], lengths=(4, 0, 13), state=True),
-    GRUCase(2, 7, 2, cases.HEADS[1], gates="extreme", state=True),
-    GRUCase(2, 0, 3, cases.HEADS[1], state=True, clipping=0.1),
-    GRUCase(1, 31, 5, _ONE_HEAD, gates="saturated", scale=2.0),
-    GRUCase(2, 13, 2, cases.HEADS[6], gates="closed", state=True, clipping=-0.5),
-    GRUCase(3, 0, 2, cases.HEADS[3], lengths=(0, 33, 1), gates="remembering", clipping=0.5),
-    GRUCase(1, 65, 1, cases.HEADS[1], gates="remembering", state=True, cotangents="one step"),
-    GRUCase(2, 7, 3, cases.HEADS[2], gates="small", scale=0.01, state=True, cotangents="state only"),
-    GRUCase(1, cases.LONG_STEPS, 2, (2, 1, 1, 2, 1, 1), gates="remembering", state=True),
-    GRUCase(2, 7, 3, cases.HEADS[0], state=True, clipping=0.5, reset_after=True, bias=True),
-    GRUCase(3, 0, 2, cases.HEADS[4], lengths=(4, 0, 5), reset_after=True),
-)
-
-GRU = Operation(
-    name="gru",
-    about="gru",
-    arguments=(
-        Argument(name="input", shape="B S Nx H"),
-        Argument(name="weight", shape="Nw H H"),
-        Argument(name="forget_input", shape="B S Nxf H"),
-        Argument(name="forget_weight", shape="Nwf H H"),
-        Argument(name="reset_input", shape="B S Nxr H"),
-        Argument(name="reset_weight", shape="Nwr H H"),
-        Argument(name="input_state", shape="B N H", role="state", passed="keyword", optional=True, continues="state"),
-        Argument(name="recurrent_bias", shape="Nw H", passed="keyword", optional=True),
-        Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True),
+CLIPPING = "gradient_clipping"
+_GRU = operation_of(
+    Specified(
+        name="gru",
+        arguments={
+            "input": value("B S Nx H"),
+            "weight": value("Nw H H"),
+            "forget_input": gate("B S Nxf H"),
+            "forget_weight": value("Nwf H H"),
+            "reset_input": gate("B S Nxr H", keeps=False),
+            "reset_weight": value("Nwr H H"),
+            "input_state": state("B N H", final="state"),
+            "recurrent_bias": value("Nw H", optional=True, only_with="reset_after"),
+        },
+        outputs={"y": "B S N H"},
+        equation="r = σ(hWr + xr), f = σ(hWf + xf), z = tanh((r⊙h)W + x), h' = f⊙h + (1−f)⊙z",
+        options={CLIPPING: (None, 0.1, -0.5, 2.0), "reset_after": (False, True)},
+        rows=tuple(row for row in correct.ROWS if row.op == "gru"),
+        of_gradient={CLIPPING: taped.CLIPPED["gru"]},
+        apart=("reset_after",),
     ),
-    outputs=(
-        Output(name="y", shape="B S N H", cotangent="dy"),
-        Output(name="state", shape="B N H", role="state", cotangent="dstate"),
-    ),
-    returns=("y", "state"),
+    never_0=("N",),
     options=(
-        Option(
-            name="gradient_clipping",
-            refused={"a word for the clipping": "1", "a clipping of NaN": math.nan},
-        ),
-        Option(
-            name="reset_after",
-            default=False,
-            refused={"a number for the form of the reset gate": 1},
-            sentence="the reset gate is applied after the recurrent product",
-            example=True,
-        ),
+        Option(name=CLIPPING, refused={"a word for the clipping": "1", "a clipping of NaN": math.nan}),
+        Option(name="reset_after", default=False, refused={"a number for the form of the reset gate": 1}),
         MAX_SEQLEN,
         BACKEND,
     ),
-    usual=True,
-    cases={
-        "dense": cases.gru,
-        "packed": cases.packed_gru,
-        "packed gradient": lambda limits: cases.packed_gru(limits, **cases.NO_GRU_OPTIONS),
-        "cut": cases.halved_gru,
-    },
-    value=oracle.gru,
-    gradient=oracle.gru_gradient,
-    immaterial={"layout": "contiguous", "room": None, "cut": 0.0},
+)
+
+
+def gru_case(B: int, S: int, H: int, heads: tuple[int, ...], **fields: Any) -> RecurrenceCase:
+    """A case with these numbers of heads, in the order of the arguments: input, weight, forget input, …"""
+    sizes = {"B": B, "S": S, "H": H, "N": max(heads)}
+    assert _GRU.stated is not None
+    return _GRU.stated.kind(**sizes, serves=tuple(max(heads) // each for each in heads), **fields)
+
+
+def _clipped(bound: float, *sizes: Any, **fields: Any) -> RecurrenceCase:
+    return gru_case(*sizes, **fields, with_gradient_clipping=bound)
+
+
+_ONE, _TWO = (1,) * 6, (2,) * 6
+_SHARED, _FEW_INPUTS, _FEW_WEIGHTS = (6, 3, 2, 1, 6, 2), (1, 4, 2, 4, 1, 2), (2, 1, 4, 1, 2, 4)
+_VECTOR_CASES = (
+    gru_case(2, 5, 3, _SHARED, state=True),
+    gru_case(1, 1, 1, _ONE),
+    _clipped(0.1, 1, 33, 2, _FEW_INPUTS, state=True),
+    gru_case(3, 0, 2, _FEW_WEIGHTS, lengths=(4, 0, 13), state=True),
+    gru_case(2, 7, 2, _TWO, gates="extreme", state=True),
+    _clipped(0.1, 2, 0, 3, _TWO, state=True),
+    gru_case(1, 31, 5, _ONE, gates="saturated", scale=2.0),
+    _clipped(-0.5, 2, 13, 2, (3, 1, 1, 3, 3, 1), gates="closed", state=True),
+    _clipped(0.5, 3, 0, 2, (1, 1, 1, 6, 1, 3), lengths=(0, 33, 1), gates="remembering"),
+    gru_case(1, 65, 1, _TWO, gates="remembering", state=True, cotangents="one step"),
+    gru_case(2, 7, 3, _FEW_INPUTS, gates="small", scale=0.01, state=True, cotangents="state only"),
+    gru_case(1, LONG_STEPS, 2, (2, 1, 1, 2, 1, 1), gates="remembering", state=True),
+    _clipped(0.5, 2, 7, 3, _SHARED, state=True, with_reset_after=True),
+    gru_case(3, 0, 2, _FEW_WEIGHTS, lengths=(4, 0, 5), with_reset_after=True, left_out=("recurrent_bias",)),
+)
+
+GRU = replace(
+    _GRU,
     rows=(
-        GRUCase(2, 5, 3, cases.HEADS[0], state=True, seed=5),
-        GRUCase(3, 0, 2, cases.HEADS[2], lengths=(3, 0, 4), state=True, seed=6),
+        gru_case(2, 5, 3, _SHARED, state=True, seed=5),
+        gru_case(3, 0, 2, _FEW_INPUTS, lengths=(3, 0, 4), state=True, seed=6),
     ),
     vector_cases=_VECTOR_CASES,
-    extremes=_extremes,
 )
 
 RECORDS = (GRU,)

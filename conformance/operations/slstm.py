@@ -29,9 +29,9 @@ _VECTOR_CASES = (
     SLSTMCase(2, 0, 2, 3, state="random"),
     SLSTMCase(2, 13, 1, 3, gates="resets", forget_gate="sigmoid"),
     SLSTMCase(2, 7, 1, 2, gates="closed", state="empty"),
-    SLSTMCase(1, 65, 2, 2, gates="large m", state="random", clipping=0.1),
+    SLSTMCase(1, 65, 2, 2, gates="large m", state="random", with_gradient_clipping=0.1),
     SLSTMCase(1, 31, 1, 5, gates="saturated", scale=2.0, cotangents="one step"),
-    SLSTMCase(2, 5, 1, 3, gates="low m", state="random", forget_gate="exp", clipping=-0.5),
+    SLSTMCase(2, 5, 1, 3, gates="low m", state="random", forget_gate="exp", with_gradient_clipping=-0.5),
     SLSTMCase(3, 0, 1, 3, lengths=(0, 33, 1), gates="changing", cotangents="state only"),
     SLSTMCase(2, 7, 3, 2, gates="small", scale=0.01, state="random"),
     SLSTMCase(1, cases.LONG_STEPS, 1, 2, gates="remembering", state="random"),
@@ -79,7 +79,7 @@ SLSTM = Operation(
     cases={
         "dense": cases.slstm,
         "packed": cases.packed_slstm,
-        "packed gradient": lambda limits: cases.packed_slstm(limits, **cases.NO_SLSTM_CLIPPING),
+        "packed gradient": lambda limits: cases.packed_slstm(limits, **{cases.CLIPPING: None}),
         "cut": cases.halved_slstm,
     },
     value=oracle.slstm,
@@ -100,7 +100,7 @@ def _with_state(case: SLSTMCase, dtype: str) -> dict[str, Array]:
 
 
 _FORGET_GATE = Option(name="forget_gate", default="sigmoid", refused={"an unknown forget gate": "exponential"})
-_FIXED: dict[str, Any] = {"clipping": None, "return_state": True}
+_FIXED: dict[str, Any] = {cases.CLIPPING: None, "return_state": True}
 SLSTM_STEP = OneStep(SLSTM, (_FORGET_GATE,), _with_state).record(
     cases={
         "dense": lambda limits, **fixed: cases.slstm(limits, S=1, **_FIXED, **fixed),

@@ -18,7 +18,7 @@ from conformance.cases import LONG_STEPS, RecurrenceCases
 from conformance.cases._recurrence import OPTION
 from conformance.operations._one_step import OneStep
 from conformance.operations._operation import Operation
-from conformance.operations._record import Argument, Option, Output, Role
+from conformance.operations._record import Argument, Option, Output, Role, Strategy
 from conformance.specification.recurrence import Given, Recurrence
 
 
@@ -51,10 +51,16 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         {"S": 7, "gates": "extreme", "scale": 0.1},
         {"S": 13, "state": False, "cotangents": "output only"},
     ]
+    strategies: dict[str, Strategy] = {"dense": cases.dense, "cut": cases.halved}
+    if stated.packs:
+        strategies["packed"] = cases.packed
+    if stated.gradient_options:
+        none = {OPTION + name: stated.options[name][0] for name in stated.gradient_options}
+        strategies |= {"gradient": partial(cases.dense, **none), "packed gradient": partial(cases.packed, **none)}
     fields: dict[str, Any] = {
         "options": options,
         "usual": True,
-        "cases": {"dense": cases.dense, "cut": cases.halved, **({"packed": cases.packed} if stated.packs else {})},
+        "cases": strategies,
         "immaterial": {"layout": "contiguous", "room": None, "cut": 0.0},
         "rows": (small, packed) if stated.packs else (small,),
         "vector_cases": (small, *(replace(small, **each) for each in others), *((packed,) if stated.packs else ())),

@@ -2,7 +2,6 @@
 
 from conformance.oracle._common import Values, remember, values
 from conformance.oracle._fwbw import fwbw, fwbw_gradient
-from conformance.oracle._gru import gru, gru_gradient
 from conformance.oracle._large import each_sequence
 from conformance.oracle._mlstm import mlstm, mlstm_gradient, rescaled, with_state
 from conformance.oracle._recurrence import PRECISE, by_tape, gradient_of, value_of
@@ -19,8 +18,6 @@ __all__ = [
     "fwbw",
     "fwbw_gradient",
     "gradient_of",
-    "gru",
-    "gru_gradient",
     "mlstm",
     "mlstm_gradient",
     "remember",

@@ -1,6 +1,7 @@
 """A stated recurrence: values from its step, gradients from the tape, tolerances from both rounded at random."""
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -54,6 +55,8 @@ def gradient_of(
         return stated.called(specification, arrays, options)
 
     _, versions = _apart(stated, compute, arrays, precision)
+    taped = [row for name, row in stated.gradient_options.items() if options.get(name) is not None]
+    versions = [partial(version, *taped) for version in versions]
     ways = [differentiated(compute, version, arrays, cotangents, stated.log_decays) for version in versions]
     if not stated.written_out:
         with complements_apart() as complements:

@@ -35,6 +35,8 @@ class Given:
     final: str = ""
     empty: float = 0.0
     optional: bool = False
+    keeps: bool = True
+    only_with: str = ""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class Given:
         return "B" not in self.letters
 
 
-def value(shape: str, *, length: float | None = None, optional: bool = False) -> Given:
+def value(shape: str, *, length: float | None = None, optional: bool = False, only_with: str = "") -> Given:
     """An array of values, or of weights if its shape has no ``B``.
 
     Args:
@@ -69,13 +71,20 @@ def value(shape: str, *, length: float | None = None, optional: bool = False) ->
         length: the Euclidean length along the last axis that vectors are drawn with, for a recurrence that would grow
             without bound on others; None draws elements of about 1.
         optional: whether a call may omit it.
+        only_with: the option of True or False without which no call has it.
     """
-    return Given(shape=shape, role="value", length=length, optional=optional)
+    return Given(shape=shape, role="value", length=length, optional=optional, only_with=only_with)
 
 
-def gate(shape: str, low: float = -math.inf, high: float = math.inf, *, optional: bool = False) -> Given:
-    """An array of numbers between ``low`` and ``high``; without bounds, of preactivations in [−∞, ∞]."""
-    return Given(shape=shape, role="gate", low=low, high=high, optional=optional)
+def gate(
+    shape: str, low: float = -math.inf, high: float = math.inf, *, optional: bool = False, keeps: bool = True
+) -> Given:
+    """An array of numbers between ``low`` and ``high``; without bounds, of preactivations in [−∞, ∞].
+
+    Args:
+        keeps: whether it is drawn large in calls that are to keep their memory for many steps.
+    """
+    return Given(shape=shape, role="gate", low=low, high=high, optional=optional, keeps=keeps)
 
 
 def log_decay(shape: str, *, optional: bool = False) -> Given:
@@ -128,6 +137,7 @@ class Recurrence:
         faults: steps that are wrong, by what a report says of a target that computes them.
         packs: whether a call may have ``cu_seqlens``.
         wide_gates: whether gates and log decays may be float32 where the values have 16 bits.
+        equation: of a step, as the law `value` shows it.
     """
 
     name: str
@@ -140,6 +150,7 @@ class Recurrence:
     faults: Mapping[str, Step] = field(default_factory=dict)
     packs: bool = True
     wide_gates: bool = False
+    equation: str = ""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what cannot be a recurrence."""
@@ -229,6 +240,19 @@ class Recurrence:
         """Its faults, by name."""
         return {name: partial(self.with_step, step) for name, step in self.faults.items()}
 
+    @property
+    def gradient_options(self) -> Mapping[str, Row]:
+        """The options that change the gradient alone, each with the row by which the tape follows it."""
+        return {}
+
+    def drawn(self, eager: bool) -> dict[str, Sequence[Any]]:
+        """The values of the options that any law may give.
+
+        Args:
+            eager: whether a target takes another value without compiling for it.
+        """
+        return dict(self.options)
+
     def called(self, specification: Specification, arrays: Arrays, options: Mapping[str, Any]) -> dict[str, Any]:
         """The results of a call of one version, by name."""
         results = specification.function(self.name)(**arrays, **options)
@@ -262,10 +286,23 @@ class Specified(Recurrence):
     Attributes:
         rows: other ways to compute it that are right.
         foreign_rows: together with these, a way that is right for targets that need not keep gatespec's contract.
+        of_gradient: `gradient_options`.
+        apart: the options that only laws about them give.
     """
 
     rows: tuple[Row, ...] = ()
     foreign_rows: tuple[Row, ...] = ()
+    of_gradient: Mapping[str, Row] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
+
+    @property
+    def gradient_options(self) -> Mapping[str, Row]:
+        return self.of_gradient
+
+    def drawn(self, eager: bool) -> dict[str, Sequence[Any]]:
+        # What changes the gradient alone would be compiled with every law.
+        kept = self.apart if eager else (*self.apart, *self.of_gradient)
+        return {name: values for name, values in self.options.items() if name not in kept}
 
     @property
     def written_out(self) -> bool:

@@ -31,14 +31,7 @@ class Staged(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **more: Any) -> Any:
         if method != "__call__" or more:
             return NotImplemented
-
-        def compute() -> Iterator[np.ndarray]:
-            last: tuple = (None,) * len(xs)
-            for each in zip_longest(*(x.stages() if isinstance(x, Staged) else (x,) for x in xs)):
-                last = tuple(old if new is None else new for old, new in zip(last, each, strict=True))
-                yield ufunc(*last)
-
-        return Staged(compute)
+        return combined(ufunc, *xs)
 
     def map(self, change: Callable[[np.ndarray], np.ndarray]) -> "Staged":
         """Every stage changed."""
@@ -46,6 +39,18 @@ class Staged(NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> "Staged":
         return self.map(lambda x: x[key])
+
+
+def combined(function: Callable[..., np.ndarray], *xs: Any) -> Staged:
+    """A function of several arrays, stage by stage; what has no more stages stays as it is."""
+
+    def compute() -> Iterator[np.ndarray]:
+        last: tuple = (None,) * len(xs)
+        for each in zip_longest(*map(stages, xs)):
+            last = tuple(old if new is None else new for old, new in zip(last, each, strict=True))
+            yield function(*last)
+
+    return Staged(compute)
 
 
 def stages(slack: "np.ndarray | Staged") -> Iterator[np.ndarray]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from conformance.base.dtypes import array
-from conformance.cases import FwbwCase, GRUCase, MLSTMCase
+from conformance.cases import FwbwCase, MLSTMCase
 from conformance.operations.fwbw import FWBW
-from conformance.operations.gru import GRU
+from conformance.operations.gru import GRU, gru_case
 from conformance.operations.mlstm import MLSTM, MLSTM_STEP
 from tests.calls.refusals import (
     PACKINGS,
@@ -183,9 +183,9 @@ _HEADS = (4, 2, 1, 4, 2, 1)
 
 
 def gru_calls() -> list[BadCall]:
-    base = partial(GRUCase(2, 3, 4, _HEADS).arrays, "float32")
-    stateful = partial(GRUCase(2, 3, 4, _HEADS, state=True).arrays, "float32")
-    packed = partial(GRUCase(2, 0, 4, _HEADS, lengths=(2, 4)).arrays, "float32")
+    base = partial(gru_case(2, 3, 4, _HEADS).arrays, "float32")
+    stateful = partial(gru_case(2, 3, 4, _HEADS, state=True).arrays, "float32")
+    packed = partial(gru_case(2, 0, 4, _HEADS, lengths=(2, 4)).arrays, "float32")
     arrays = [
         ("`input` of rank 3", {"input": reshaped(2, 3, 4)}),
         ("`weight` that is not square", {"weight": reshaped(2, 4, 5)}),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import reference
-from conformance import oracle
+from conformance.operations.gru import GRU
 from conformance.oracle import Values
 from conformance.tolerance import budget
 from conformance.tolerance.budget import DRAWS, Expected, Precision
@@ -120,9 +120,9 @@ def _carried_on(
 ) -> Values:
     """The effect on every result of the recurrence's error and of the rounding in the projections' products."""
     arrays = {name: x for name, x in recurrent.items() if name not in ("y", "dy")}
-    value = oracle.gru(arrays, options, precision)
+    value = GRU.value(arrays, options, precision)
     given = {"y": recurrent["dy"], "state": cotangents["state"]}
-    gradient = oracle.gru_gradient(arrays, options, given, precision)
+    gradient = GRU.gradient(arrays, options, given, precision)
     sizes, kernel = _magnitudes(values), np.abs(values["output_projection.kernel"])
     flat_slack = np.asarray(value.slack["y"]).reshape(recurrent["y"].shape) + precision.cancellation * np.abs(
         recurrent["y"]

@@ -8,7 +8,8 @@ import pytest
 import reference
 from conformance import oracle
 from conformance.base.dtypes import ROUNDOFF, Array, rounded
-from conformance.cases import GRUCase, MLSTMCase
+from conformance.cases import MLSTMCase
+from conformance.operations.gru import GRU, gru_case
 from conformance.tolerance.budget import Expected, Precision, allowed, judge
 
 FLOAT32 = Precision("float32", steps=1)
@@ -76,12 +77,12 @@ def test_the_budget_is_a_small_multiple_of_roundoff_for_well_conditioned_values(
 
 
 def test_a_gru_state_in_bfloat16_is_many_budgets_off_where_it_remembers() -> None:
-    case = GRUCase(1, 130, 3, (1, 1, 1, 1, 1, 1), state=True, gates="remembering")
+    case = gru_case(1, 130, 3, (1, 1, 1, 1, 1, 1), state=True, gates="remembering")
     arrays = oracle.values(case.arrays("bfloat16"))
     precision = Precision("bfloat16", 130)
-    expected = oracle.gru(arrays, {}, precision)
+    expected = GRU.value(arrays, {}, precision)
     zero = {name: 0 * x if name.endswith("weight") else x for name, x in arrays.items()}
-    exact = oracle.gru(zero, {}, replace(precision, dtype="float32"))
+    exact = GRU.value(zero, {}, replace(precision, dtype="float32"))
     h = arrays["input_state"][:, 0]
     gate = 1 / (1 + np.exp(-zero["forget_input"][:, :, 0]))
     for t in range(130):
@@ -203,11 +204,11 @@ def test_a_flipped_sign_of_a_small_gradient_is_found() -> None:
 
 def test_the_rounding_of_a_closed_gate_is_followed_through_the_weights_to_earlier_steps() -> None:
     """1 − f is a few roundoffs, so f as a rounded number changes the gradient before it more than any rounded input."""
-    case = GRUCase(
+    case = gru_case(
         2, 5, 3, (6, 3, 2, 1, 6, 2), state=True, gates="saturated", scale=2.0, cotangents="one step", seed=4264
     )
     arrays, cotangents = (oracle.values(of) for of in (case.arrays("float64"), case.cotangent_arrays("float64")))
-    slack = np.asarray(oracle.gru_gradient(arrays, {}, cotangents, Precision("float64", 5)).slack["input_state"])
+    slack = np.asarray(GRU.gradient(arrays, {}, cotangents, Precision("float64", 5)).slack["input_state"])
 
     def gradient(shift: np.ndarray | float) -> np.ndarray:
         moved = {**arrays, "forget_input": arrays["forget_input"] + shift}

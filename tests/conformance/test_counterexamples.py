@@ -8,9 +8,10 @@ import pytest
 
 import reference
 from conformance.base.options import RunOptions
-from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SumCase, from_json, simpler, simplicity, to_json
+from conformance.cases import FwbwCase, MLSTMCase, SumCase, from_json, simpler, simplicity, to_json
 from conformance.judge import search
 from conformance.judge.outcome import LawResult
+from conformance.operations.gru import gru_case
 from conformance.tolerance.compared import BreakKind
 from tests.conformance.judging import judged, judged_file
 
@@ -68,7 +69,7 @@ CASES = (
     MLSTMCase(2, 9, 2, 3, 2, state="random", gates="resets", seed=4),
     MLSTMCase(2, 0, 1, 3, 2, lengths=(3, 0, 2), state="empty"),
     FwbwCase(MLSTMCase(1, 5, 1, 3, 2, state="random"), use_initial_state=True),
-    GRUCase(2, 5, 3, (6, 3, 2, 1, 6, 2), state=True, gates="extreme", seed=2),
+    gru_case(2, 5, 3, (6, 3, 2, 1, 6, 2), state=True, gates="extreme", seed=2),
 )
 
 

@@ -6,18 +6,20 @@ from hypothesis import strategies as st
 
 from conformance import cases
 from conformance.cases import Limits
+from conformance.features import described
 from conformance.features.calls import TILES
 from conformance.features.feature import Feature, avoiding, names, needed
 from conformance.features.fwbw import FWBW, plain_fwbw
-from conformance.features.gru import GRU, plain_gru
 from conformance.features.mlstm import MLSTM, MLSTM_STEP, plain_mlstm, plain_mlstm_step
 from conformance.features.sums import DECAY, SCANS, plain_sum
+from conformance.operations import OPERATIONS
 
+_GRU = described(OPERATIONS["gru"])
 BY_OPERATION = {
     "mlstm": (MLSTM, plain_mlstm),
     "mlstm_step": (MLSTM_STEP, plain_mlstm_step),
     "fwbw": (FWBW, plain_fwbw),
-    "gru": (GRU, plain_gru),
+    "gru": (_GRU.features, _GRU.plain),
     "rev_cumsum": (SCANS, plain_sum),
     "causal_forget_matrix": (DECAY, plain_sum),
 }
@@ -61,7 +63,7 @@ def _drawn(op: str) -> st.SearchStrategy:
         "mlstm": (cases.mlstm, cases.packed_mlstm),
         "mlstm_step": (lambda limits: cases.mlstm(limits, S=1),),
         "fwbw": (cases.fwbw,),
-        "gru": (cases.gru, cases.packed_gru),
+        "gru": tuple(OPERATIONS["gru"].cases[kind] for kind in ("dense", "packed")),
         "rev_cumsum": (cases.sums,),
         "causal_forget_matrix": (cases.gate_sums,),
     }[op]

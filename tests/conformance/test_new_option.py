@@ -63,9 +63,9 @@ def test_the_list_names_the_files_of_the_patch_and_is_short() -> None:
 @pytest.mark.parametrize(
     ("target", "choice"),
     [
-        ("reference", ("--law", "value", "--law", "forget_bound")),
-        ("torch_impl", ("--law", "value", "--law", "forget_bound", "--law", "packed_gradient")),
-        ("jax_impl", ("--law", "forget_bound", "--dtype", "float32")),
+        ("reference", ("--law", "value", "--law", "gradient")),
+        ("torch_impl", ("--law", "value", "--law", "gradient", "--law", "packed_gradient")),
+        ("jax_impl", ("--law", "value", "--dtype", "float32")),
     ],
 )
 def test_the_suite_passes_an_implementation_that_has_it(target: str, choice: tuple[str, ...], packages: Path) -> None:
@@ -81,11 +81,11 @@ def test_the_suite_passes_an_implementation_that_has_it(target: str, choice: tup
 def test_the_suite_finds_a_target_that_ignores_it(packages: Path) -> None:
     target, report = packages / "ignoring.py", packages / "ignoring.json"
     target.write_text(IGNORING, encoding="utf-8")
-    options = ("--op", "gru", "--law", "forget_bound", "--dtype", "float32", "--examples", 3, "--max-steps", 9)
+    options = ("--op", "gru", "--law", "value", "--dtype", "float32", "--examples", 3, "--max-steps", 9)
     done = conformance(packages, "run", target, *options, "--jobs", 1, "--json", report, "--failures", packages / "f")
     assert done.returncode == 1, done.stdout + done.stderr
     (found,) = json.loads(report.read_text(encoding="utf-8"))
-    assert {law["id"] for law in found["laws"] if law["status"] == "failed"} == {"gru.forget_bound"}
+    assert {law["id"] for law in found["laws"] if law["status"] == "failed"} == {"gru.value"}
 
 
 def test_a_kernel_refuses_it(packages: Path) -> None:

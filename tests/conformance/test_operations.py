@@ -181,6 +181,6 @@ def test_the_smallest_call_is_answered(operation: Operation) -> None:
 def test_laws_stand_in_a_file_of_the_record_s_name(name: str) -> None:
     (home,) = [file.__name__.rpartition(".")[2] for file in FILES if OPERATIONS[name] in file.RECORDS]
     if OPERATIONS[name].stated is not None:
-        assert home not in LAW_MODULES
+        assert OPERATIONS[name].packs or home not in LAW_MODULES
         return
     assert importlib.import_module(f"conformance.laws.{home}").__doc__

@@ -70,7 +70,7 @@ def test_a_known_formula_is_recognised(name, sentence):
     assert first.formula is not None
     assert any(array.nature is not None for array in first.arrays)
     assert first.explains
-    assert first.stored["kind"] in ("MLSTMCase", "GRUCase")
+    assert first.stored["kind"] in ("MLSTMCase", "gruCase")
 
 
 def test_a_feature_that_a_failure_needs_is_named():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conformance.base.options import RunOptions
-from conformance.cases import GRUCase, MLSTMCase, from_json
+from conformance.cases import MLSTMCase, from_json
 from conformance.diagnosis.causes import sentence
 from conformance.diagnosis.diagnose import diagnose
 from conformance.diagnosis.faults import Fault, Faults
@@ -14,6 +14,7 @@ from conformance.formulas.judged import Clock, Judge
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.runner import run
 from conformance.operations import OPERATIONS
+from conformance.operations.gru import gru_case
 from tests.grids import larger
 from tests.suite.strangers import rare
 
@@ -78,12 +79,12 @@ def test_the_gate_beyond_which_calls_are_wrong_is_found_by_bisection() -> None:
         ),
         (
             rare.without_the_reset_gates_path(),
-            GRUCase(1, 4, 4, (1, 1, 1, 1, 1, 1)),
+            gru_case(1, 4, 4, (1, 1, 1, 1, 1, 1)),
             "gradient through the reset gate's weight dropped",
         ),
         (
             rare.neighbours_state(),
-            GRUCase(3, 0, 4, (1, 1, 1, 1, 1, 1), lengths=(1, 0, 1)),
+            gru_case(3, 0, 4, (1, 1, 1, 1, 1, 1), lengths=(1, 0, 1)),
             "an empty packed sequence takes its neighbour's state",
         ),
     ],

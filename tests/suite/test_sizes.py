@@ -154,12 +154,12 @@ def test_the_page_has_the_table_of_sizes() -> None:
     told = {
         "K × V of the mLSTM": ", ".join(f"{K} × {V}" for K, V in _usual.HEAD_DIMS),
         "chunk size with S": ", ".join(f"{L or 'default'} with {S}" for L, S in _usual.CHUNKS),
-        "head counts of the GRU": ", ".join("/".join(map(str, heads)) for heads in _usual.GROUPED_HEADS),
     }
     lists = {
         "N": _usual.HEADS,
-        "H of the GRU and the sLSTM": _usual.H,
-        "K and V of linear attention, features of a recurrence of your own": _recurrence.FEATURES,
+        "heads that a shared one serves": _recurrence.SERVED,
+        "H of the sLSTM": _usual.H,
+        "H of the GRU, K and V of linear attention, features of a recurrence of your own": _recurrence.FEATURES,
         "S of the GRU, the sLSTM, linear attention and a recurrence of your own": _usual.STEPS,
         "B": _usual.BATCHES,
         "packed sequences, some empty, some of one step": _usual.PACKED,

@@ -21,6 +21,7 @@ from conformance.rows import ROWS, taped
 from conformance.rows.row import Row
 from conformance.specification import traced
 from conformance.specification.changed import changed
+from conformance.specification.rounded import Copies, Rounding
 
 CASES = 12
 ROUNDING = 1e-11
@@ -75,6 +76,30 @@ def test_what_the_tape_cannot_follow_raises() -> None:
     for lost in (lambda: np.arcsin(x), lambda: np.sort(x), lambda: np.multiply.reduce(x), lambda: x.T + 1):
         with pytest.raises((NotImplementedError, AttributeError), match=r"no derivative of|no attribute"):
             lost()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.sum(x, axis=-1),
+        lambda x: np.mean(x, axis=(0, 2), keepdims=True),
+        lambda x: np.max(x, axis=1),
+        lambda x: x / np.linalg.norm(x, axis=-1, keepdims=True),
+    ],
+    ids=["sum", "mean", "max", "norm"],
+)
+def test_reductions_as_functions_of_numpy_are_rounded_and_followed(function: Any) -> None:
+    rng = np.random.default_rng(0)
+    x, direction = rng.normal(size=(2, 2, 3, 4))
+    copies = Rounding(8, 1e-9).copies_of(x)
+    assert np.abs(function(copies).data - function(x)).max() < 1e-7
+    for given in (x, copies):
+        leaf = traced.made(given)
+        y = function(leaf)
+        gradient = traced.gradients({"y": y}, {"y": np.ones(y.shape)}, {"x": leaf})["x"]
+        slope = (function(x + 1e-6 * direction).sum() - function(x - 1e-6 * direction).sum()) / 2e-6
+        found = gradient.data[0] if isinstance(gradient, Copies) else gradient
+        assert (found * direction).sum() == pytest.approx(slope, abs=1e-6)
 
 
 def test_the_tape_follows_what_is_written_into_an_array() -> None:

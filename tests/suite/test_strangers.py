@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.cases import HEADS, GRUCase, MLSTMCase
+from conformance.cases import MLSTMCase
 from conformance.frameworks.implementation import Implementation
 from conformance.frameworks.targets import load
 from conformance.operations import OPERATIONS
+from conformance.operations.gru import gru_case
 from tests.suite.strangers.catalogue import FAULTY, RIGHT, target
 
 
 def _calls(op: str) -> list[Any]:
     if op == "gru":
         return [
-            GRUCase(2, 5, 3, HEADS[0], state=True, seed=1),
-            GRUCase(2, 5, 2, HEADS[2], seed=2, clipping=0.05),
-            GRUCase(3, 0, 2, HEADS[1], lengths=(2, 0, 3), state=True, seed=3),
+            gru_case(2, 5, 3, (6, 3, 2, 1, 6, 2), state=True, seed=1),
+            gru_case(2, 5, 2, (1, 4, 2, 4, 1, 2), seed=2, with_gradient_clipping=0.05),
+            gru_case(3, 0, 2, (2,) * 6, lengths=(2, 0, 3), state=True, seed=3),
         ]
     return [
         MLSTMCase(2, 7, 2, 3, 2, seed=1),

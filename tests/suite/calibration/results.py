@@ -30,7 +30,7 @@ _FORMULA = {
     "mlstm": _MLSTM,
     "mlstm_step": _MLSTM,
     "mlstm_fwbw_custom_grad": (*_MLSTM, "oracle/_fwbw.py"),
-    "gru": (*_ROUNDED, "oracle/_gru.py"),
+    "gru": (*_ROUNDED, "oracle/_recurrence.py"),
     "slstm": _SLSTM,
     "slstm_step": _SLSTM,
 }

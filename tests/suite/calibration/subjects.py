@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from conformance import cases, oracle
 from conformance.base.dtypes import FLOATING, Array, accumulation
-from conformance.cases import STRATA, Limits
+from conformance.cases import CLIPPING, STRATA, Limits
 from conformance.operations import LOG_SCALE, OPERATIONS, Operation
 from conformance.operations.fwbw import FWBW
 from conformance.operations.gru import GRU
@@ -24,6 +24,7 @@ from conformance.operations.mlstm import MLSTM
 from conformance.operations.slstm import SLSTM
 from conformance.tolerance.budget import Expected, Precision
 from conformance.tolerance.designs import AnyDesign, TensorFloat32
+from conformance.tolerance.staged import combined
 from tests.suite.calibration import (
     automatic_jax,
     automatic_torch,
@@ -248,7 +249,7 @@ def _fwbw_calls(family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
 
 
 _TOGETHER = 25
-"""Cases of the sLSTM that the oracle answers at once: it holds all steps of many copies."""
+"""Cases of the GRU and the sLSTM that the oracle answers at once: it holds all steps of many copies."""
 
 
 def _calls_side_by_side(record: Operation, family: Family, precision_of: PrecisionOf) -> list[FamilyCall]:
@@ -262,10 +263,10 @@ def _calls_side_by_side(record: Operation, family: Family, precision_of: Precisi
     packing = {"cu_seqlens": drawn[0]["cu_seqlens"].values} if case.packed else {}
     each = [{name: x for name, x in arrays.items() if name != "cu_seqlens"} for arrays in drawn]
     d, precision = [one.cotangent_arrays(dtype) for one in family.cases], precision_of(dtype, case.steps)
-    together = _TOGETHER if record is SLSTM else count
     parts = []
-    for at in range(0, count, together):
-        some, of_some = {**_stacked(each[at : at + together], axis), **packing}, _stacked(d[at : at + together], axis)
+    for at in range(0, count, _TOGETHER):
+        some, of_some = ({**_stacked(of[at : at + _TOGETHER], axis)} for of in (each, d))
+        some |= packing
         parts.append(
             (
                 record.value(some, case.options(), precision),
@@ -274,12 +275,15 @@ def _calls_side_by_side(record: Operation, family: Family, precision_of: Precisi
         )
 
     def side_by_side(which: int) -> Expected:
-        values, slack = (
-            {name: np.concatenate([getattr(part[which], of)[name] for part in parts], axis(name)) for name in names}
-            for of in ("values", "slack")
-            for names in [parts[0][which].values]
+        answers = [part[which] for part in parts]
+
+        def joined(name: str) -> Callable[..., np.ndarray]:
+            return lambda *each: np.concatenate(each, axis(name))
+
+        return Expected(
+            {name: joined(name)(*(answer.values[name] for answer in answers)) for name in answers[0].values},
+            {name: combined(joined(name), *(answer.slack[name] for answer in answers)) for name in answers[0].values},
         )
-        return Expected(values, slack)
 
     expected = (side_by_side(0), side_by_side(1))
     arrays, cotangents = _stacked(each, axis), _stacked(d, axis)
@@ -288,9 +292,9 @@ def _calls_side_by_side(record: Operation, family: Family, precision_of: Precisi
         arrays.setdefault(name, np.full(shape, -np.inf if name == "m0" else 0.0))
         # Without a final state only the other outputs have a cotangent.
         cotangents.setdefault(output, np.zeros(shape))
-    if getattr(case, "reset_after", False):
+    if case.options().get("reset_after"):
         arrays.setdefault("recurrent_bias", np.zeros(arrays["weight"].shape[:-1]))
-    options = {"gradient_clipping": case.clipping}
+    options = {"gradient_clipping": getattr(case, CLIPPING)}
     if record.takes("forget_gate"):
         options["forget_gate"] = case.forget_gate or "sigmoid"
 
@@ -402,8 +406,9 @@ def _of_gru(form: str = "", formed: Callable[[Strategy], Strategy] = lambda stra
 
 def _reset_after(strategy: Strategy) -> Strategy:
     """Cases with the reset gate after the product, half of them with a recurrent bias."""
-    biases = st.sampled_from((True, False))
-    return lambda limits: st.builds(partial(replace, reset_after=True), strategy(limits), bias=biases)
+    after = partial(replace, with_reset_after=True)
+    left_out = st.sampled_from(((), ("recurrent_bias",)))
+    return lambda limits: st.builds(after, strategy(limits), left_out=left_out)
 
 
 def _fixed(**fields: Any) -> Strategy:

@@ -12,12 +12,13 @@ import numpy as np
 
 from conformance.base.call import Call
 from conformance.base.dtypes import Array
-from conformance.cases import GRU_GATES, HEADS, LONG_STEPS, USUAL, GRUCase, Limits, MLSTMCase, SumCase
+from conformance.cases import LONG_STEPS, USUAL, Limits, MLSTMCase, SumCase
 from conformance.features import without_decisions
 from conformance.frameworks.implementation import Implementation
 from conformance.judge.draws import sampled
 from conformance.laws import FEW
 from conformance.operations import OPERATIONS
+from conformance.operations.gru import gru_case
 from conformance.rows.row import Row
 from tests.suite.mutants.planting import NAME, TENSOR_MODULES, TENSOR_OPERATIONS, TENSOR_STEPS, Setting, planted
 
@@ -44,6 +45,17 @@ DOES_NOT_RUN = "it does not run"
 
 _SUMS = ("rev_cumsum", "rev_cumsum_off")
 _MLSTM_GATES = ("ordinary", "remembering", "saturated", "resets", "closed", "low m", "changing", "mixed")
+
+_GRU_GATES = ("ordinary", "small", "remembering", "saturated", "closed", "extreme")
+_HEADS = (
+    (6, 3, 2, 1, 6, 2),
+    (2, 2, 2, 2, 2, 2),
+    (1, 4, 2, 4, 1, 2),
+    (1, 1, 1, 6, 1, 3),
+    (2, 1, 4, 1, 2, 4),
+    (1, 1, 1, 1, 1, 1),
+    (3, 1, 1, 3, 3, 1),
+)
 
 
 def why_unseen(mutant: Row, setting: Setting) -> str | None:
@@ -142,15 +154,15 @@ def _calls(op: str) -> Iterator[tuple[Call, bool]]:
             )
             judged = without_decisions(OPERATIONS["mlstm"], case) == case
         elif op == "gru":
-            case = GRUCase(
+            case = gru_case(
                 int(rng.integers(1, 4)),
                 S if long else min(S, 13),
                 int(rng.choice([1, 2, 3])),
-                HEADS[number % len(HEADS)],
+                _HEADS[number % len(_HEADS)],
                 lengths=(3, 0, 4) if number % 5 == 4 else None,
                 state=number % 3 == 0 and not long,
-                gates=str(rng.choice(GRU_GATES)),
-                clipping=0.1 if number % 7 == 6 else None,
+                gates=str(rng.choice(_GRU_GATES)),
+                with_gradient_clipping=0.1 if number % 7 == 6 else None,
                 seed=seed,
             )
         else:
