@@ -14,11 +14,12 @@ from conformance.specification.rounded import Copies, Rounding
 from conformance.tolerance.budget import OMEGA, Precision
 from conformance.tolerance.staged import Staged
 
-COPIES = {32: 6.5, 16: 10.0}
+COPIES = {32: 8.0, 16: 12.0}
 """Numbers of copies, and how many times the root of the mean square of their deviations an element may be off by.
 
 The fewer there are, the less is known of the spread: of 16 it is estimated at less than half of what it is for one
-element in 20,000, of 32 at less than 0.56 of it.
+element in 20,000, of 32 at less than 0.56 of it. With 6.5 and 10 times, `make calibration` refused one gradient in
+float64, of an sLSTM of 1,031 steps, off by 1.06 tolerances.
 """
 MOST_NUMBERS = 1 << 20
 """With more numbers than this in all copies of an array, there are 16."""

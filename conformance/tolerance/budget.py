@@ -8,9 +8,10 @@ by
 **u_out·|y|**: the answer is rounded once to the output dtype (unit roundoff u_out).
 
 **Rounding at random**: no line is derived for any recurrence. The specification runs on copies in which every operation
-is off by a roundoff with a random sign (`specification.rounded`): as it is written, with rows of it that are right, too
-(`rows.correct`), in chunks, and on a tape, as automatic differentiation computes its gradient. An element may be off by
-a few times what that does to it, in the way in which it does most (`oracle._deviations`, which holds the constants).
+is off by about a roundoff with a random sign (`specification.rounded`): as it is written, with rows of it that are
+right, too (`rows.correct`), in chunks, and on a tape, as automatic differentiation computes its gradient. An element
+may be off by a few times what that does to it, in the way in which it does most (`oracle._deviations`, which holds the
+constants).
 A result below the smallest normal number is 0 in half of the copies, because frameworks flush it.
 16-bit operands of products are rounded once more, because an *intermediate* (scores, r⊙h, dh/Y) may be rounded to the
 operands' dtype, as tensor cores do; carried states are not. An exact 0 is required where every copy is 0, as after a
@@ -29,12 +30,10 @@ A NaN passes only where the reference has a NaN. An infinity passes only where t
 number that, with its budget, is beyond the largest number of the output dtype (a decay of 97 gates of −1e4 in float16).
 
 **Measured** by ``make calibration``, seed 0: correct variants of each operation, 10,000 cases each of scans and decays
-and 1,000 of the recurrences (of the sLSTM with seed 4), value and gradient, written by hand, differentiated by PyTorch
-and by JAX, and compiled. One result was refused, by less than 1 %: h of an mLSTM in float64, of 1,031 steps, half of
-which have the same gate. Sums of equal terms are not rounded at random. The largest error over its tolerance is close
-to 1 everywhere, because a tolerance is computed only as far as a result needs it; half of the cases of the mLSTM in
-float32 are below 0.2. The measurements are in ``tests/suite/calibration/results.json`` with a hash of this formula; a
-test compares the two.
+and 1,000 of the recurrences, value and gradient, written by hand, differentiated by PyTorch and by JAX, and compiled.
+None was refused. The largest error over its tolerance is close to 1 everywhere, because a tolerance is computed only as
+far as a result needs it; half of the cases of the mLSTM in float32 are below 0.2. The measurements are in
+``tests/suite/calibration/results.json`` with a hash of this formula; a test compares the two.
 """
 
 import math

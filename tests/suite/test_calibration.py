@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from conformance.base.dtypes import rounded
-from conformance.cases import FwbwCase, GRUCase, MLSTMCase, SLSTMCase
+from conformance.cases import FwbwCase, MLSTMCase, SLSTMCase
 from conformance.operations import OPERATIONS
 from tests.suite.calibration import results, variants_mlstm, variants_scan
 from tests.suite.calibration.__main__ import calibrate_command
@@ -19,33 +19,15 @@ from tests.suite.calibration.scoring import calibrate, judged
 from tests.suite.calibration.subjects import SUBJECTS
 
 KEPT = results.load(results.COMMITTED)
-CALIBRATED = [name for name, operation in OPERATIONS.items() if operation.stated is None]
-"""The tolerance of a stated recurrence is that of the GRU and the sLSTM, with nothing of its own."""
+CALIBRATED = [name for name, operation in OPERATIONS.items() if operation.stated is None or name == "gru"]
+"""The tolerance of a stated recurrence is that of the GRU, with nothing of its own."""
 PAIRS = [(name, variant) for name, subject in SUBJECTS.items() for variant in subject.variants]
 INDUCTOR = "inductor"
 """In the names of variants that take a minute to compile: `make calibration` runs them, these tests do not."""
 
-FALSE_ALARMS = Counter({("mlstm, cotangents of h alone", "PyTorch, all steps at once, m detached"): 1})
-"""The variants that are refused, with how many of their cases.
-
-In float64 an element of h of 1,031 steps is off by its tolerance and less than 1 % of it: half of the gates are alike,
-and the rounding of a sum of equal terms has one direction.
-"""
-GRU, SATURATED = {"B": 2, "state": True, "gates": "saturated"}, {"H": 3, "heads": (6, 3, 2, 1, 6, 2)}
-COMPILED = ("gru, few shapes, compiled", "JAX scan, XLA")
 FWBW = ("mlstm_fwbw_custom_grad", "pairwise, a tree of segments")
 OF_FWBW = {"return_state": True, "use_initial_state": True}
 REFUSED_ONCE = [
-    (*COMPILED, "float64", GRUCase(**GRU, **SATURATED, S=5, scale=2.0, cotangents="output only")),
-    (*COMPILED, "float64", GRUCase(**GRU, **SATURATED, S=5, scale=2.0, cotangents="one step", seed=4264)),
-    (*COMPILED, "float64", GRUCase(**GRU, **SATURATED, S=65, scale=2.0, cotangents="output only", seed=1852)),
-    (*COMPILED, "float32", GRUCase(**GRU, **SATURATED, S=65, cotangents="one step", seed=47664)),
-    (
-        "gru, products in TF32",
-        "PyTorch loop, autograd",
-        "float32",
-        GRUCase(**GRU, S=130, H=5, heads=(2,) * 6, clipping=0.1, cotangents="one step", seed=12738),
-    ),
     (
         "mlstm, few shapes, compiled",
         "JAX, all steps at once, XLA",
@@ -87,9 +69,8 @@ REFUSED_ONCE = [
 ]
 """Cases on which a correct variant was refused by earlier formulas.
 
-They did not know the errors of XLA's tanh, nor those that reach the other steps of a GRU through its weights, nor the
-rounding of the log weight with which each step reads the initial memory, nor that of m just below the floor of |n·q̂|,
-nor how many roundings a product with the weights of the sLSTM has.
+They did not know the rounding of the log weight with which each step reads the initial memory, nor that of m just below
+the floor of |n·q̂|, nor how many roundings a product with the weights of the sLSTM has.
 """
 
 
@@ -109,7 +90,7 @@ def test_the_committed_calibration_is_of_this_budget_and_found_no_false_alarm(na
     assert set(kept["variants"]) <= set(subject.variants)
     found = kept["variants"][variant]
     assert found["cases"] >= subject.cases >= 1_000
-    assert found["false_alarms"] == FALSE_ALARMS.get((name, variant), 0)
+    assert not found["false_alarms"]
     assert set(found["worst_by_dtype"]) == set(subject.dtypes)
 
 
@@ -117,13 +98,12 @@ def test_readme_says_how_many_variants_were_judged() -> None:
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
     of = Counter(SUBJECTS[name].cases for name, _ in PAIRS)
     said = f"{len(PAIRS)} correct variants of the operations were judged, {of[10_000]} on 10,000 cases each and"
-    refused = {0: "none", 1: "one result"}[FALSE_ALARMS.total()]
-    assert f"{said} {of[1_000]}, those of recurrences, on 1,000; {refused} was refused" in readme
+    assert f"{said} {of[1_000]}, those of recurrences, on 1,000; none was refused" in readme
 
 
 @pytest.mark.parametrize(("name", "variant", "dtype", "case"), REFUSED_ONCE)
 def test_what_was_refused_once_passes(
-    name: str, variant: str, dtype: str, case: GRUCase | MLSTMCase | FwbwCase | SLSTMCase
+    name: str, variant: str, dtype: str, case: MLSTMCase | FwbwCase | SLSTMCase
 ) -> None:
     subject = SUBJECTS[name]
     one = replace(subject, variants={variant: subject.variants[variant]})
