@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import reference
 from conformance.base.options import RunOptions
-from conformance.cases import Limits, MLSTMCase
+from conformance.cases import CLIPPING, Limits, MLSTMCase
 from conformance.cli import main
 from conformance.frameworks.targets import load
 from conformance.judge.draws import sampled
@@ -77,7 +77,7 @@ def test_gradients_are_judged_on_cases_that_no_decision_of_ours_touches(op: str,
             limits = Limits(stratum, eager, dtype, 130)
             for case in sampled(law.cases(limits), 3, 16):
                 assert not getattr(case, "eps", 0) and not getattr(case, "wide_gates", False), law.id
-                assert getattr(case, "clipping", None) is None and case.room is None, law.id
+                assert getattr(case, CLIPPING, None) is None and case.room is None, law.id
                 if op.startswith("mlstm"):
                     assert not capped(case, dtype), f"{law.id}: {case.describe()}"
 

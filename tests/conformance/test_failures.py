@@ -33,7 +33,7 @@ def call_of(operation: str, dtype: str, **fields: object) -> Call:
     return record.call_of(replace(record.rows[0], **fields), dtype)
 
 
-ALTERED = {"mlstm": {"layout": "strided"}, "gru": {"clipping": 0.5}}
+ALTERED = {"mlstm": {"layout": "strided"}, "gru": {"with_gradient_clipping": 0.5}}
 LOOKED_AT = {
     "rev_cumsum": ("y", "x"),
     "rev_cumsum_off": ("y", "x"),

@@ -169,7 +169,7 @@ def test_a_gradient_is_tight_where_it_is_well_conditioned_and_nothing_is_allowed
         slack = np.asarray(expected.slack[each])
         assert (slack[x == 0] == 0).all(), each
         relative = np.median(slack[x != 0] / np.abs(x[x != 0]))
-        assert relative < (300 * 2.0**-24 if dtype == "float32" else 80 * 2.0**-9), each
+        assert relative < (300 * 2.0**-24 if dtype == "float32" else 90 * 2.0**-9), each
 
 
 @pytest.mark.parametrize("clipping", [None, 0.05, -0.5])

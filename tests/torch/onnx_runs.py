@@ -11,7 +11,7 @@ import torch
 
 from conformance import oracle
 from conformance.base.dtypes import Array
-from conformance.oracle import _gru
+from conformance.operations import OPERATIONS
 from conformance.rows.row import changes
 from conformance.specification.changed import changed
 from conformance.tolerance import budget
@@ -89,8 +89,11 @@ def assert_right(
     dtype = str(first.dtype).removeprefix("torch.")
     precision = Precision(dtype, steps=max(first.shape[1], 1))
     exact = {name: x.double().numpy() for name, x in arrays.items()}
-    with patch.object(_gru, "SPELLINGS", (*_gru.SPELLINGS, partial(changed, SIGMOID))):
-        expected = getattr(oracle, operation)(exact, options, precision)
+    gru = OPERATIONS["gru"].stated
+    assert gru is not None
+    right = {"right": (*gru.recurrence.right, partial(changed, SIGMOID))}
+    with patch.dict(vars(gru.recurrence), right):
+        expected = OPERATIONS[operation].value(exact, options, precision)
     named = dict(zip(RESULTS[operation], results, strict=True))
     for name, x in named.items():
         values = x.astype(np.float64)
