@@ -279,6 +279,9 @@ class Workers:
         reason = self._why_not(job)
         if reason is not None:
             return LawResult(law=job.law, dtype=job.dtype, status="skipped", reason=reason)
+        if job.options.quick and any(each.hung for each in self._fatal):
+            # The run is to end within a minute.
+            job.seconds = job.options.timeout / 2
         try:
             return self.done(job, worker)
         except ProcessEndedError as ended:
