@@ -37,8 +37,8 @@ from conformance.specification.recurrence import Given, Recurrence
 GATES = ("ordinary", "small", "remembering", "saturated", "closed", "resets", "extreme")
 FEATURES = (256, 128, 127, 96, 65, 64, 32, 16)
 """Usual sizes of every letter that counts neither sequences, steps nor heads."""
-SERVED = (2, 1, 4)
-"""The numbers of heads that a shared one serves, in turn."""
+SERVED = (2, 1, 4, 16, 1, 8)
+"""The numbers of heads that a shared one serves, in turn; all heads if there are fewer."""
 OPTION = "with_"
 """What the name of an option has before it as the name of a field."""
 COST = 0.5

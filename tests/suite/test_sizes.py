@@ -157,7 +157,7 @@ def test_the_page_has_the_table_of_sizes() -> None:
     }
     lists = {
         "N": _usual.HEADS,
-        "heads that a shared one serves": _recurrence.SERVED,
+        "heads that a shared one serves": tuple(dict.fromkeys(_recurrence.SERVED)),
         "H of the sLSTM": _usual.H,
         "H of the GRU, K and V of linear attention, features of a recurrence of your own": _recurrence.FEATURES,
         "S of the GRU, the sLSTM, linear attention and a recurrence of your own": _usual.STEPS,
