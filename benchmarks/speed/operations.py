@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import OPTION, MLSTMCase, SLSTMCase
+from conformance.cases import OPTION, MLSTMCase
 from conformance.operations import OPERATIONS, Argument, Output
 from conformance.operations.gru import gru_case
 from conformance.oracle import rescaled
@@ -188,7 +188,9 @@ class TimedSLSTM(Timed):
         return {name: scale * x if name.startswith("weight") else x for name, x in arrays.items()}
 
     def drawn(self, case: Case, options: Mapping[str, Any]) -> Any:
-        return SLSTMCase(case.B, case.S, case.N, case.H, **options)
+        assert self.record.stated is not None
+        given: dict[str, Any] = {f"{OPTION}{name}": option for name, option in options.items()}
+        return self.record.stated.kind(**{letter: getattr(case, letter) for letter in self.letters}, **given)
 
 
 class TimedGRU(Timed):

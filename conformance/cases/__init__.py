@@ -39,7 +39,6 @@ from conformance.cases._mlstm import (
     without_states,
 )
 from conformance.cases._recurrence import OPTION, RecurrenceCase, RecurrenceCases
-from conformance.cases._slstm import SLSTMCase, halved_slstm, packed_slstm, slstm
 from conformance.cases._sums import SumCase, gate_sums, sums
 
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
     "RecurrenceCase",
     "RecurrenceCases",
     "SEEDS",
-    "SLSTMCase",
     "STRATA",
     "Sequences",
     "SumCase",
@@ -70,15 +68,12 @@ __all__ = [
     "generator",
     "halved_mlstm",
     "sharded_mlstm",
-    "halved_slstm",
     "mlstm",
     "packed_mlstm",
-    "packed_slstm",
     "pinned",
     "register",
     "simpler",
     "simplicity",
-    "slstm",
     "some_in_chunks",
     "some_without_states",
     "sums",

@@ -136,8 +136,7 @@ class Sequences:
         raw, state = ({name: replaced(x, self.elements) for name, x in of.items()} for of in (raw, state))
         own = dict.fromkeys("if", gate_dtype or dtype)
         if "f" in raw:
-            largest = np.where(np.isfinite(raw["f"]), LARGEST[own["f"]], np.inf)
-            raw["f"] = np.clip(raw["f"], -largest, largest)
+            raw["f"] = finite_in(raw["f"], own["f"])
         arrays = {name: array(x, own.get(name, dtype), self.layout) for name, x in raw.items()}
         arrays |= {name: array(x, accumulation(dtype), self.layout) for name, x in state.items()}
         if self.lengths is not None:
@@ -153,6 +152,12 @@ class Sequences:
         if self.packed:
             raw[output] = raw[output][0]
         return {name: array(x, dtype if name == output else accumulation(dtype)) for name, x in raw.items()}
+
+
+def finite_in(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The array with finite elements that are beyond those of the dtype as large as it has them."""
+    largest = np.where(np.isfinite(x), LARGEST[dtype], np.inf)
+    return np.clip(x, -largest, largest)
 
 
 def generator(seed: int, *salt: int) -> np.random.Generator:

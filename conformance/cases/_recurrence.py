@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from conformance.cases._case import (
     cotangent,
     cotangent_scale,
     dynamic,
+    finite_in,
     from_json,
     generator,
     lengths_of,
@@ -29,7 +30,7 @@ from conformance.cases._case import (
     replaced,
     to_json,
 )
-from conformance.cases._gates import moderate
+from conformance.cases._gates import gates, hold, moderate, moderate_gates
 from conformance.cases._usual import BATCHES, HEADS, PACKED, STEPS, Sizes
 from conformance.cases._usual import lengths_of as usual_lengths
 from conformance.specification.recurrence import Given, Recurrence
@@ -39,6 +40,11 @@ FEATURES = (256, 128, 127, 96, 65, 64, 32, 16)
 """Usual sizes of every letter that counts neither sequences, steps nor heads."""
 SERVED = (2, 1, 4, 16, 1, 8)
 """The numbers of heads that a shared one serves, in turn; all heads if there are fewer."""
+EXPONENTIAL_SHIFT = 2.0
+"""Exponential forget gates are lower than sigmoid ones by this: around 0, at which they keep a memory."""
+HELD_SHIFT = 7.0
+LARGE_M = 70.0
+"""What the regime ``large m`` adds to the logarithm of the unit of an initial memory."""
 OPTION = "with_"
 """What the name of an option has before it as the name of a field."""
 COST = 0.5
@@ -56,13 +62,17 @@ class RecurrenceCase(Sequences):
         lengths: lengths of packed sequences; None for a dense call.
         serves: how many heads each head of a grouped array serves, in the order of `Recurrence.grouped`.
         state: whether initial states are given.
+        empty: whether these are empty, as if none were given.
         left_out: the optional arrays that are not given.
-        gates: a regime of `GATES` for gates and log decays.
+        gates: a regime of `GATES` for gates and log decays; of `conformance.cases.GATES` if there is an input gate.
+        held: with an input gate, the share of a sequence before the regime starts; until then the gates keep the
+            initial memory.
         scale: magnitude of values and weights; vectors of a given length are half as long at least, and no longer.
         cotangents, cotangent_scale: a pattern of `COTANGENTS`, and the magnitude of its elements.
         removed: properties that were removed from the gates.
         wide_gates: whether gates and log decays are in the accumulation dtype.
         elements: the elements of every array, ``as drawn`` or one of `conformance.cases._case.SIMPLE`.
+        return_state: whether the final states are returned, if a call says so; only then they have cotangents.
     """
 
     B: int
@@ -70,8 +80,10 @@ class RecurrenceCase(Sequences):
     lengths: tuple[int, ...] | None = None
     serves: tuple[int, ...] = ()
     state: bool = False
+    empty: bool = False
     left_out: tuple[str, ...] = ()
     gates: str = "ordinary"
+    held: float = 0.0
     scale: float = 1.0
     room: int | None = None
     cotangents: str = "dense"
@@ -82,6 +94,7 @@ class RecurrenceCase(Sequences):
     seed: int = 0
     elements: str = AS_DRAWN
     wide_gates: bool = False
+    return_state: bool = True
 
     def _stated(self) -> Recurrence:
         raise NotImplementedError
@@ -112,16 +125,22 @@ class RecurrenceCase(Sequences):
         return (math.prod(self.tokens) + 1) * math.prod(own) * heads + self.steps
 
     def options(self) -> dict[str, Any]:
-        stated = self._stated()
-        chosen = {name: getattr(self, OPTION + name) for name in stated.options}
-        given = {name: option for name, option in chosen.items() if option != stated.options[name][0]}
-        return given if self.room is None else {**given, "max_seqlen": self.steps + self.room}
+        given = self._own_options()
+        if self.room is not None:
+            given["max_seqlen"] = self.steps + self.room
+        return given if self.return_state else {**given, "return_state": False}
+
+    def _own_options(self) -> dict[str, Any]:
+        """Those of the recurrence that do not have their default value."""
+        options = self._stated().options.items()
+        return {name: x for name, values in options if (x := getattr(self, OPTION + name)) != values[0]}
 
     def arrays(self, dtype: str) -> dict[str, Array]:
         rng, stated = generator(self.seed, 5), self._stated()
+        together = {} if stated.stabilised is None else self._two_gates(rng, stated.stabilised)
         found = {}
         for name, given in stated.arguments.items():
-            x = self._drawn(rng, given)
+            x = finite_in(together[name], dtype) if name in together else self._drawn(rng, given)
             if given.stepped and self.packed:
                 x = x[0]
             if name in self.left_out or (given.role == "state" and not self.state):
@@ -141,12 +160,42 @@ class RecurrenceCase(Sequences):
             return np.clip(replaced(x, self.elements), given.low, given.high)
         x = replaced(rng.normal(size=shape), self.elements)
         if given.role == "state":
-            return x
+            return self._state(x, given)
         if given.length is not None:
             lengths = np.sqrt(np.square(x).sum(axis=-1, keepdims=True))
             share = rng.uniform(0.5, 1.0, lengths.shape)
             return min(self.scale, 1.0) * given.length * share * x / np.where(lengths > 0, lengths, 1.0)
         return min(self.scale, 1.0) * x / math.sqrt(max(shape[-1], 1)) if given.weight else self.scale * x
+
+    def _state(self, x: np.ndarray, given: Given) -> np.ndarray:
+        if self.empty:
+            return np.full(x.shape, given.empty)
+        if given.final in self._stated().log_scales.values():
+            x = x + (LARGE_M if self.gates == "large m" else 0)
+            return moderate(x) if "large input gates" in self.removed else x
+        return x if math.isinf(given.low) else given.low + np.abs(x)
+
+    def _two_gates(self, rng: np.random.Generator, names: tuple[str, str]) -> dict[str, np.ndarray]:
+        """The input gate and the forget gate, of which a regime says how they go together."""
+        given = self._stated().arguments
+        shape, exponential = self._shape(given[names[0]].shape), False
+        if (condition := given[names[1]].exponential_with) is not None:
+            option, value = condition
+            exponential = getattr(self, OPTION + option) == value
+        i, f = gates(rng, self.gates, (*self.tokens, math.prod(shape[2:])))
+        if exponential:
+            f = np.where(np.isposinf(f), 0.0, f - EXPONENTIAL_SHIFT)
+        ends = np.cumsum([0, *self.lengths]).tolist() if self.lengths is not None else [0, self.S]
+        parts = [slice(start, start + math.ceil(self.held * (end - start))) for start, end in pairwise(ends)]
+        hold(rng, i, f, parts)
+        if exponential:
+            for part in parts:
+                f[:, part] -= HELD_SHIFT
+        i, f = moderate_gates(i, f, self.removed)
+        if self.elements != AS_DRAWN:
+            # No gate is 0: log σ has a kink there for the tape.
+            i, f = (np.where(np.abs(x) < 1, np.sign(x), x) for x in (i, f))
+        return {name: replaced(x.reshape(shape), self.elements) for name, x in zip(names, (i, f), strict=True)}
 
     def _moderated(self, x: np.ndarray) -> np.ndarray:
         if "infinite gates" in self.removed:
@@ -166,8 +215,25 @@ class RecurrenceCase(Sequences):
             d = cotangent(rng, first if name in stated.outputs else name, self._shape(shape), self.cotangents, first)
             d = scale * replaced(d, self.elements)
             d = d[0] if self.packed and "S" in shape.split() else d
+            if name in stated.states and not self.return_state:
+                continue
+            if name in stated.log_scales.values():
+                d = np.where(self._written(name, dtype), d, 0.0)
             found[name] = array(d, accumulation(dtype) if name in stated.states else dtype)
         return found
+
+    def _written(self, m: str, dtype: str) -> np.ndarray | bool:
+        """Where a final memory holds anything: nothing attains the logarithm of the unit of an empty one, which is −∞.
+
+        Args:
+            m: the name of that logarithm.
+        """
+        stated, arrays = self._stated(), {name: x.values for name, x in self.arrays(dtype).items()}
+        everywhere = stated.stabilised is None or np.isfinite(arrays[stated.stabilised[0]]).all()
+        if self.state and not self.empty and everywhere:
+            return True
+        with np.errstate(all="ignore"):
+            return ~np.isneginf(stated.called(stated.right[0](), arrays, self._own_options())[m])
 
 
 def _gate(rng: np.random.Generator, given: Given, regime: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -273,7 +339,8 @@ class RecurrenceCases:
         return self.dense(limits).map(lambda case: replace(case, S=min(2 * case.S, limits.max_steps)))
 
     def extremes(self, limits: Limits, **fixed: Any) -> st.SearchStrategy:
-        return st.one_of(*(self.dense(limits, gates=gates, **fixed) for gates in ("extreme", "saturated")))
+        of_two = ("closed", "resets") if self.recurrence.stabilised else ()
+        return st.one_of(*(self.dense(limits, gates=gates, **fixed) for gates in ("extreme", "saturated", *of_two)))
 
 
 _COMPILED = {"small": (2, 5), "chunk": (2, 65), "long": (1, LONG_STEPS)}
@@ -333,16 +400,21 @@ def _case(draw: Any, limits: Limits, of: RecurrenceCases, packed: bool, fixed: M
             fields["left_out"] = () if state else tuple(spare)
         elif limits.eager and not limits.pin:
             fields["left_out"] = tuple(name for name in spare if draw(st.booleans()))
-    rest = draw(
-        dynamic(
-            limits,
-            quick=("closed", "saturated", "extreme"),
-            largest=2.0,
-            state=None,
-            regimes=GATES,
-            long=("remembering", "ordinary", "resets"),
+    if stated.stabilised:
+        rest = draw(dynamic(limits, quick=("resets", "closed", "extreme"), largest=2.0, state=state))
+        memory = rest.pop("state")
+        state, fields["empty"] = memory != "none", memory == "empty"
+    else:
+        rest = draw(
+            dynamic(
+                limits,
+                quick=("closed", "saturated", "extreme"),
+                largest=2.0,
+                state=None,
+                regimes=GATES,
+                long=("remembering", "ordinary", "resets"),
+            )
         )
-    )
     case = of.kind(B=B, S=0 if packed else S, lengths=lengths, state=state, **{**fields, **rest})
     return replace(case, **fixed)
 

@@ -40,7 +40,6 @@ CHUNKS = (
 )
 """Chunk sizes with numbers of steps on either side of them; None is the default of the target."""
 HEADS = (16, 8, 4, 2, 1)
-H = (256, 128, 127, 65, 64, 16)
 STEPS = (257, 130, 65, 40, 5)
 BATCHES = (9, 5, 2, 1)
 PACKED = (33, 17, 9, 2)
@@ -132,8 +131,5 @@ MLSTM_SIZES = Sizes({**_MLSTM, "B": BATCHES, "chunk_size, S": CHUNKS}, lambda of
 PACKED_MLSTM_SIZES = Sizes(
     {"B": PACKED, **_MLSTM, "chunk_size, S": CHUNKS}, lambda of: _packed_work(of, of["K"] * of["V"])
 )
-_SLSTM = {"H": H, "N": HEADS}
-SLSTM_SIZES = Sizes({**_SLSTM, "B": BATCHES, "S": STEPS}, lambda of: _work(of, 4 * of["H"] ** 2))
-PACKED_SLSTM_SIZES = Sizes({"B": PACKED, **_SLSTM, "S": STEPS}, lambda of: _packed_work(of, 4 * of["H"] ** 2))
 SCAN_SIZES = Sizes({"S": (5000, 2049, 1024, 257, 128), "lead": LEADS}, lambda of: math.prod(of["lead"]) * of["S"])
 DECAY_SIZES = Sizes({"S": (300, 257, 256, 129, 64), "lead": LEADS}, lambda of: math.prod(of["lead"]) * of["S"] ** 2)

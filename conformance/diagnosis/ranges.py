@@ -72,8 +72,9 @@ def ranges_of(
         covered = tuple(each.name for each in about if size.alone or len(each.letters) == 1)
         if covered:
             found.append(_of_size(experiments, case, size, happens, covered))
-    # In a recurrence that is stated, another array may have such a name.
-    for name, about in GATES.items() if experiments.judge.operation.stated is None else ():
+    stated = experiments.judge.operation.stated
+    # In a recurrence without an input gate, another array may have such a name.
+    for name, about in GATES.items() if stated is None or stated.recurrence.stabilised else ():
         covered = tuple(each for each in about if each in needed)
         if covered and small.call is not None and name in small.call.arrays:
             found += _of_gate(experiments, case, name, aspect, covered)

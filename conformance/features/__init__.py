@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from conformance.cases import RecurrenceCases
-from conformance.features import fwbw, mlstm, recurrence, slstm, sums
+from conformance.features import fwbw, mlstm, recurrence, sums
 from conformance.features.feature import Feature, avoiding, of_field
 from conformance.operations import BY_LAWS, Operation, Option
 
@@ -37,8 +37,6 @@ _DESCRIBED = {
     "mlstm": Described(features=mlstm.MLSTM, plain=mlstm.plain_mlstm, rich=mlstm.rich_mlstm),
     "mlstm_step": Described(features=mlstm.MLSTM_STEP, plain=mlstm.plain_mlstm_step, rich=mlstm.rich_mlstm_step),
     "fwbw": Described(features=fwbw.FWBW, plain=fwbw.plain_fwbw, rich=fwbw.rich_fwbw),
-    "slstm": Described(features=slstm.SLSTM, plain=slstm.plain_slstm, rich=slstm.rich_slstm),
-    "slstm_step": Described(features=slstm.SLSTM_STEP, plain=slstm.plain_slstm_step, rich=slstm.rich_slstm_step),
 }
 
 
@@ -53,7 +51,7 @@ def described(operation: Operation) -> Described:
 @cache
 def _of_stated(stated: RecurrenceCases, of_step: tuple[str, ...] | None) -> Described:
     """Those of a recurrence, or of one step of it, which has these options."""
-    fixed = {} if of_step is None else {"S": 1, "state": True}
+    fixed = {} if of_step is None else {"S": 1, "state": True, "return_state": True}
     plain, rich = (partial(exemplary, stated, **fixed) for exemplary in (recurrence.plain, recurrence.rich))
     return Described(features=tuple(recurrence.features(stated, of_step)), plain=plain, rich=rich)
 

@@ -257,16 +257,6 @@ CLIPPING = of_field(
     sentence="gradient_clipping is given",
 )
 
-UNEVEN_HEAD_DIMS = Feature(
-    name="uneven head dims",
-    sentence="H is not a multiple of 16",
-    present=lambda case: bool(case.H % MULTIPLE),
-    without=lambda case: replace(case, H=-(-case.H // MULTIPLE) * MULTIPLE),
-    added=lambda case: replace(case, H=5),
-    of_sizes=True,
-    letters=("H",),
-)
-
 
 def above(letter: str) -> tuple[Feature, ...]:
     """The features that a number of features or units is above the sizes of tiles, the widest first."""
@@ -291,5 +281,3 @@ def above(letter: str) -> tuple[Feature, ...]:
 
 TILES = (32, 64, 128)
 """Numbers of features that kernels process at a time."""
-
-LARGE_H = above("H")

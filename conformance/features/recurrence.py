@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.cases import RecurrenceCase, RecurrenceCases
+from conformance.cases import RecurrenceCase, RecurrenceCases, without_states
 from conformance.cases._recurrence import OPTION
-from conformance.features import calls
+from conformance.features import calls, mlstm
 from conformance.features.feature import Feature
 
 
@@ -20,13 +20,30 @@ def _gates(case: RecurrenceCase) -> np.ndarray:
     return np.concatenate([np.zeros(0), *(arrays[name].values.ravel() for name in gates if name in arrays)])
 
 
+_EMPTY = Feature(
+    name="empty initial memory",
+    sentence="the initial states are those of an empty memory, as if none were given",
+    phrase="where the initial memory is empty",
+    present=lambda case: case.state and case.empty,
+    without=lambda case: replace(case, empty=False),
+    added=lambda case: replace(case, state=True, empty=True),
+)
+
+
 def features(cases: RecurrenceCases, of_step: Sequence[str] | None = None) -> Iterator[Feature]:
     """The features of a recurrence's calls, or of one step of it, which has these options and is given all arrays."""
     stated, whole = cases.recurrence, of_step is None
     if stated.states:
         yield from (calls.initial_state(False, True),) if whole else ()
-        yield calls.STATE_COTANGENTS
-    if any(given.unbounded for given in stated.arguments.values()):
+        if any(given.empty for given in stated.arguments.values()):
+            yield _EMPTY
+        if stated.state_switch:
+            yield from (replace(mlstm.FINAL_STATE, without=without_states),) if whole else ()
+        yield mlstm.STATE_COTANGENTS_IF_RETURNED if stated.state_switch else calls.STATE_COTANGENTS
+    if stated.stabilised:
+        yield from (*mlstm.INFINITE_GATES, mlstm.HUGE_FORGET_GATES)
+        yield from (feature for feature in mlstm.LARGE_GATES if not feature.contract)
+    elif any(given.unbounded for given in stated.arguments.values()):
         roles = dict.fromkeys(given.role for given in stated.arguments.values() if given.gates)
         yield from calls.of_gates(_gates, " or ".join(roles), " or a ".join(roles))
     yield from (calls.NO_STEPS, calls.NO_SEQUENCES) if whole else (calls.NO_SEQUENCES,)
@@ -104,12 +121,13 @@ def _option(name: str, default: Any, other: Any, several: bool) -> Feature:
 def plain(cases: RecurrenceCases, seed: int, **fixed: Any) -> RecurrenceCase:
     """The plainest call: one sequence of 64 steps, one head, 16 features, no states, moderate gates."""
     sizes: dict[str, Any] = {letter: 1 if letter == "N" else calls.MULTIPLE for letter in cases.letters}
-    fields: dict[str, Any] = {"B": 1, "S": calls.BLOCK, **sizes, "cotangents": "output only", **fixed}
-    return cases.kind(**fields, seed=seed)
+    fields: dict[str, Any] = {"B": 1, "S": calls.BLOCK, **sizes, "cotangents": "output only"}
+    return cases.kind(**{**fields, "return_state": not cases.recurrence.state_switch, **fixed}, seed=seed)
 
 
 def rich(cases: RecurrenceCases, seed: int, **fixed: Any) -> RecurrenceCase:
     """A small call with states, several sequences and, where there are any, shared heads."""
     heads: dict[str, Any] = {"N": 4} if "N" in cases.letters else {}
-    fields: dict[str, Any] = {"B": 2, "S": 7, "state": bool(cases.recurrence.states), "serves": cases.serves, **heads}
-    return cases.kind(**{**fields, **fixed}, seed=seed)
+    stated = cases.recurrence
+    fields: dict[str, Any] = {"B": 2, "S": 7, "state": bool(stated.states), "serves": cases.serves, **heads}
+    return cases.kind(**{**fields, "held": 0.3 if stated.stabilised else 0.0, **fixed}, seed=seed)

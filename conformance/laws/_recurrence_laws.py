@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.base.call import Call
-from conformance.cases import CLIPPING, Limits
+from conformance.cases import CLIPPING, OPTION, Limits
 from conformance.laws import FEW, SHORT, SINGLE, SMALL, UP_TO_BFLOAT16, law
-from conformance.laws._answers import expected_gradient, expected_value, has_gradient
+from conformance.laws._answers import check_gradient, expected_gradient, expected_value, has_gradient
 from conformance.laws._relations import (
     Arrays,
     alike,
@@ -125,7 +125,7 @@ def register(operation: Operation) -> None:
                 continue
             expect_zero(name, gradients[name].values[:, cut:], "at a step after every cotangent")
 
-    if operation.stated is None and "i" in operation.sequences:
+    if "i" in operation.sequences and (operation.stated is None or operation.stated.recurrence.stabilised):
         _register_silent_start(operation)
 
     @law(op, "relation", compiled_dtypes=None, cases=dense, share=0.5)
@@ -208,11 +208,44 @@ def register_steps(operation: Operation) -> None:
 
 
 def register_clipping(operation: Operation) -> None:
-    """Register the law of an operation's gradient clipping that any order of clipping and adding keeps."""
+    """Register the laws of an operation's gradient clipping: what it does, and that it does anything.
+
+    The second one is kept by any order of clipping and adding.
+    """
+    assert operation.stated is not None
+    dense, packed = operation.cases["dense"], operation.cases["packed"]
+    default = {OPTION + name: values[0] for name, values in operation.stated.recurrence.options.items()}
+
+    def clipped(limits: Limits) -> st.SearchStrategy:
+        # Dense and packed cases if a new shape is cheap, else one program.
+        if not limits.eager:
+            return dense(limits, state=True, **{**default, CLIPPING: 0.5})
+        bounds = st.sampled_from((0.1, -0.5, 2.0))
+        either = st.one_of(dense(limits), packed(limits))
+        return st.builds(lambda case, bound: replace(case, **{CLIPPING: bound}), either, bounds)
+
+    @law(
+        operation,
+        "contract",
+        cases=clipped,
+        dtypes=UP_TO_BFLOAT16,
+        compiled_dtypes=SINGLE,
+        strata=SHORT,
+        gradient=operation.name,
+        share=0.75,
+    )
+    def clipping(checker: Checker, case: Any) -> None:
+        """gradient_clipping=c clips the gradient that reaches the output of a step from the step after it, elementwise
+        to ±|c|, before the output's own is added; those of other memories and of initial states are not clipped.
+
+        dh_t = clip(from step t+1, ±|c|) + cotangent of h_t
+        """
+        check_gradient(operation, checker, case)
+
     plain = {CLIPPING: BOUND, "gates": "ordinary", "scale": 1.0, "cotangents": "dense", "cotangent_scale": 1.0}
 
     def several_steps(limits: Limits) -> st.SearchStrategy:
-        return operation.cases["dense"](limits, **plain).filter(lambda case: case.B > 0 and case.S > 1)
+        return dense(limits, **plain).filter(lambda case: case.B > 0 and case.S > 1)
 
     @law(
         operation,

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 from conformance.base.dtypes import HALF
+from conformance.cases import some_without_states
 from conformance.laws import EVERY, FEW, SHORT, SINGLE, UP_TO_BFLOAT16, law
 from conformance.laws._answers import check_gradient, check_value, expect_gradient, expect_value
 from conformance.laws._relations import results_of
@@ -14,7 +15,10 @@ from conformance.operations import Operation
 def register(operation: Operation) -> None:
     """Register these laws for one recurrence."""
     assert operation.stated is not None
-    op, stated, dense = operation.name, operation.stated.recurrence, operation.cases["dense"]
+    op, stated, drawn = operation.name, operation.stated.recurrence, dict(operation.cases)
+    if operation.state_switch:
+        drawn = {name: some_without_states(strategy) for name, strategy in drawn.items()}
+    dense = drawn["dense"]
 
     @law(operation, "definition", equation=stated.equation, cases=dense, usual=FEW, forward=True, quick=True)
     def value(checker: Checker, case: Any) -> None:
@@ -24,7 +28,7 @@ def register(operation: Operation) -> None:
         """
         check_value(operation, checker, case)
 
-    @law(operation, "definition", cases=operation.cases.get("gradient", dense), usual=EVERY, gradient=op, quick=True)
+    @law(operation, "definition", cases=drawn.get("gradient", dense), usual=EVERY, gradient=op, quick=True)
     def gradient(checker: Checker, case: Any) -> None:
         """The gradient is exact for every argument, initial state and final-state cotangent included.
 
@@ -40,7 +44,7 @@ def register(operation: Operation) -> None:
     @law(
         operation,
         "definition",
-        cases=operation.cases["packed"],
+        cases=drawn["packed"],
         usual=FEW,
         dtypes=UP_TO_BFLOAT16,
         compiled_dtypes=SINGLE,

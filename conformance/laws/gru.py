@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from conformance import oracle
 from conformance.base.dtypes import Array
-from conformance.cases import CLIPPING, OPTION, USUAL, Limits
+from conformance.cases import OPTION, USUAL, Limits
 from conformance.laws import FEW, SHORT, SINGLE, UP_TO_BFLOAT16, WIDE, law
 from conformance.laws._answers import (
-    check_gradient,
     check_results,
     expected_gradient,
     expected_value,
@@ -26,34 +25,6 @@ from conformance.operations.gru import GRU
 from conformance.tolerance.budget import Expected
 
 DENSE, PACKED = GRU.cases["dense"], GRU.cases["packed"]
-
-
-def _clipped(limits: Limits) -> st.SearchStrategy:
-    """Dense and packed cases if a new shape is cheap, else one shape."""
-    if not limits.eager:
-        return DENSE(limits, state=True, **{CLIPPING: 0.5})
-    bounds = st.sampled_from((0.1, -0.5, 2.0))
-    either = st.one_of(DENSE(limits), PACKED(limits))
-    return st.builds(lambda case, bound: replace(case, **{CLIPPING: bound}), either, bounds)
-
-
-@law(
-    "gru",
-    "contract",
-    cases=_clipped,
-    dtypes=UP_TO_BFLOAT16,
-    compiled_dtypes=SINGLE,
-    strata=SHORT,
-    gradient="gru",
-    share=0.75,
-)
-def clipping(checker: Checker, case: Any) -> None:
-    """gradient_clipping=c clips the gradient that reaches a state from the step after it, elementwise to ±|c|, before
-    the gradient of that step's output is added; that of the initial state is not clipped.
-
-    dh_t = clip(from step t+1, ±|c|) + dy_t
-    """
-    check_gradient(GRU, checker, case)
 
 
 def _reset_after(limits: Limits) -> st.SearchStrategy:

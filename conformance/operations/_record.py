@@ -10,6 +10,7 @@ from conformance.base.call import Call
 from conformance.base.dtypes import Array
 from conformance.cases import STRATA, RecurrenceCases
 from conformance.oracle import Values
+from conformance.specification.recurrence import StateTuple
 from conformance.tolerance.budget import Expected, Precision
 
 Arrays = Mapping[str, Array]
@@ -100,24 +101,6 @@ BACKEND = Option(
     portable=False,
     refused={"an unknown kernel backend": "no such backend", "a number for a kernel backend": 3},
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateTuple:
-    """The argument that holds all arrays that are passed within a tuple.
-
-    Attributes:
-        name: the name of the argument.
-        type: makes the tuple of its arrays, in the order of the arguments.
-        cotangent: the keyword by which a target's own backward takes the cotangents of the final states, as such a
-            tuple.
-        passed: by keyword, and then only if a state is given, or by position.
-    """
-
-    name: str
-    type: Callable[..., Any]
-    cotangent: str
-    passed: Literal["position", "keyword"] = "keyword"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance import oracle
 from conformance.base.exceptions import UsageError, text_of
+from conformance.cases import GATES as OF_TWO_GATES
 from conformance.cases import LONG_STEPS, RecurrenceCases
 from conformance.cases._recurrence import OPTION
 from conformance.operations._one_step import OneStep
@@ -29,15 +30,23 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         more: fields of the record that say more than follows.
     """
     cases = RecurrenceCases(stated)
-    arguments = [_argument(name, given, stated.wide_gates) for name, given in stated.arguments.items()]
+    in_tuple = stated.state_tuple is not None
+    arguments = [_argument(name, given, stated.wide_gates, in_tuple) for name, given in stated.arguments.items()]
     if stated.packs:
         arguments.append(Argument(name="cu_seqlens", shape="B+1", role="index", passed="keyword", optional=True))
     outputs = [
-        Output(name=name, shape=shape, role="state" if name in stated.states else "value", cotangent=f"d{name}")
+        Output(
+            name=name,
+            shape=shape,
+            role="state" if name in stated.states else "value",
+            cotangent=None if in_tuple and name in stated.states else f"d{name}",
+            log_scale=stated.log_scales.get(name),
+        )
         for name, shape in stated.shapes.items()
     ]
     small = cases.kind(B=2, S=5, state=bool(stated.states), seed=11)
     packed = replace(small, B=3, S=0, lengths=(3, 0, 4), seed=12)
+    regimes = OF_TWO_GATES if stated.stabilised else ()
     narrow = {letter: 1 if letter == "N" else 2 for letter in cases.letters}
     options = more.get("options") or tuple(Option(name=name, default=of[0]) for name, of in stated.options.items())
     portable = {option.name for option in options if option.portable}
@@ -50,6 +59,7 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         {**narrow, "S": LONG_STEPS, "B": 1, "gates": "remembering", "cotangents": "one step"},
         {"S": 7, "gates": "extreme", "scale": 0.1},
         {"S": 13, "state": False, "cotangents": "output only"},
+        *({"S": 9, "gates": gates, "empty": gates == "closed"} for gates in regimes),
     ]
     strategies: dict[str, Strategy] = {"dense": cases.dense, "cut": cases.halved}
     if stated.packs:
@@ -72,7 +82,9 @@ def operation_of(stated: Recurrence, **more: Any) -> Operation:
         about=stated.name,
         arguments=tuple(arguments),
         outputs=tuple(outputs),
-        returns=stated.results,
+        returns=(*stated.outputs, tuple(stated.states)) if in_tuple else stated.results,
+        state=stated.state_tuple,
+        state_switch=stated.state_switch or None,
         value=partial(oracle.value_of, stated),
         gradient=partial(oracle.gradient_of, stated),
         stated=cases,
@@ -90,7 +102,8 @@ def step_of(whole: Operation, name: str, options: Sequence[str], names: Mapping[
     """
     assert whole.stated is not None
     cases, of_step = whole.stated, tuple(option for option in whole.options if option.name in options)
-    fixed: dict[str, Any] = {"left_out": (), "state": True}
+    others = {OPTION + each: of[0] for each, of in cases.recurrence.options.items() if each not in options}
+    fixed: dict[str, Any] = {"left_out": (), "state": True, **others}
     alone = {"B": 2, "S": 1, "lengths": None, **fixed}
     return OneStep(whole, of_step, lambda case, dtype: replace(case, **fixed).arrays(dtype), names).record(
         name=name,
@@ -105,14 +118,14 @@ def step_of(whole: Operation, name: str, options: Sequence[str], names: Mapping[
     )
 
 
-def _argument(name: str, given: Given, wide_gates: bool) -> Argument:
+def _argument(name: str, given: Given, wide_gates: bool, in_tuple: bool) -> Argument:
     by_keyword = given.role == "state" or given.optional
     role: Role = "state" if given.role == "state" else "gate" if given.gates and wide_gates else "value"
     return Argument(
         name=name,
         shape=given.shape,
         role=role,
-        passed="keyword" if by_keyword else "position",
+        passed="tuple" if in_tuple and given.role == "state" else "keyword" if by_keyword else "position",
         optional=given.optional,
         continues=given.final or None,
     )

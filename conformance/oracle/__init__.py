@@ -5,7 +5,6 @@ from conformance.oracle._fwbw import fwbw, fwbw_gradient
 from conformance.oracle._large import each_sequence
 from conformance.oracle._mlstm import mlstm, mlstm_gradient, rescaled, with_state
 from conformance.oracle._recurrence import PRECISE, by_tape, gradient_of, value_of
-from conformance.oracle._slstm import slstm, slstm_gradient
 from conformance.oracle._sums import dtilde, dtilde_gradient, sums, sums_gradient
 
 __all__ = [
@@ -22,8 +21,6 @@ __all__ = [
     "mlstm_gradient",
     "remember",
     "rescaled",
-    "slstm",
-    "slstm_gradient",
     "sums",
     "sums_gradient",
     "value_of",

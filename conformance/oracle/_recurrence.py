@@ -20,6 +20,7 @@ from conformance.oracle._deviations import (
     taken_by,
     written,
 )
+from conformance.oracle._mlstm import rescaled
 from conformance.specification import traced
 from conformance.specification.changed import Specification
 from conformance.specification.complements import complements_apart
@@ -41,7 +42,12 @@ def value_of(stated: Recurrence, arrays: Values, options: Mapping[str, Any], pre
 
     exact, versions = _apart(stated, compute, arrays, precision)
     ways = [written(compute, version, arrays, stated.log_decays) for version in versions]
-    return Expected(exact, slack(exact, ways, precision, {}))
+
+    def in_units(copies: Values) -> Values:
+        scales = stated.log_scales.items()
+        return {**copies, **{name: rescaled(copies[name], copies[m], exact[m]) for name, m in scales}}
+
+    return Expected(exact, slack(exact, ways, precision, {}, in_units))
 
 
 @without_warnings
@@ -67,12 +73,12 @@ def gradient_of(
         return Expected(exact, {name: x + of_shares.get(name, 0.0) for name, x in tolerances.items()})
 
     def backward(specification: Specification, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        function = specification.function(stated.backward_name)
-        given = {**arrays, **{f"d{name}": x for name, x in cotangents.items()}}
-        return dict(function(**given, **taken_by(function, options)))
+        taken = taken_by(specification.function(stated.backward_name), options)
+        return stated.differentiated(specification, arrays, taken, cotangents)
 
     found, versions = _apart(stated, backward, arrays, precision)
     exact = {name: np.asarray(x) for name, x in found.items() if name in arrays}
+    versions = (*versions, *stated.right_backward)
     of_backward = [written(backward, version, arrays, stated.log_decays) for version in versions]
     return Expected(exact, slack(exact, [*of_backward, *ways], precision, cotangents))
 

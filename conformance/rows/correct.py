@@ -122,4 +122,10 @@ ROWS = tuple(row for text, op in _OF_LINEAR for row in changes(text.format(op=op
     - before, step = done[number - 1]
     + ...
     + step = _step(inputs.at(t), weights, before, forget_gate)._replace(state=step.state)
+
+    states kept for the backward pass rounded apart from those that steps continue from
+    - before, step = done[number - 1]
+    + ...
+    + if number > 1:
+    +     before = _step(inputs.at(steps[number - 2]), weights, done[number - 2][0], forget_gate).state
 """)

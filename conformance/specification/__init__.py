@@ -4,6 +4,6 @@
 """
 
 from conformance.specification.complements import sigmoid
-from conformance.specification.recurrence import Given, Recurrence, gate, log_decay, state, value, whole
+from conformance.specification.recurrence import Given, Recurrence, gate, input_gate, log_decay, state, value, whole
 
-__all__ = ["Given", "Recurrence", "gate", "log_decay", "sigmoid", "state", "value", "whole"]
+__all__ = ["Given", "Recurrence", "gate", "input_gate", "log_decay", "sigmoid", "state", "value", "whole"]

@@ -20,12 +20,12 @@ from conformance.specification.changed import Specification, changed
 
 Arrays = Mapping[str, Any]
 Versions = tuple[Callable[[], Specification], ...]
-Role = Literal["value", "gate", "log decay", "state"]
+Role = Literal["value", "gate", "input gate", "log decay", "state"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """An array that a recurrence takes; made by `value`, `gate`, `log_decay` or `state`."""
+    """An array that a recurrence takes; made by `value`, `gate`, `input_gate`, `log_decay` or `state`."""
 
     shape: str
     role: Role
@@ -37,6 +37,8 @@ class Given:
     optional: bool = False
     keeps: bool = True
     only_with: str = ""
+    exponential_with: tuple[str, Any] | None = None
+    log_scale: str = ""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -49,12 +51,12 @@ class Given:
     @property
     def gates(self) -> bool:
         """Whether it holds gates or log decays."""
-        return self.role in ("gate", "log decay")
+        return self.role in ("gate", "input gate", "log decay")
 
     @property
     def unbounded(self) -> bool:
         """Whether it is a gate or a log decay that may be infinite."""
-        return self.role == "log decay" or (self.role == "gate" and math.isinf(self.high - self.low))
+        return self.role in ("log decay", "input gate") or (self.role == "gate" and math.isinf(self.high - self.low))
 
     @property
     def weight(self) -> bool:
@@ -77,14 +79,37 @@ def value(shape: str, *, length: float | None = None, optional: bool = False, on
 
 
 def gate(
-    shape: str, low: float = -math.inf, high: float = math.inf, *, optional: bool = False, keeps: bool = True
+    shape: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    optional: bool = False,
+    keeps: bool = True,
+    exponential_with: tuple[str, Any] | None = None,
 ) -> Given:
     """An array of numbers between ``low`` and ``high``; without bounds, of preactivations in [−∞, ∞].
 
     Args:
         keeps: whether it is drawn large in calls that are to keep their memory for many steps.
+        exponential_with: an option and its value with which it is a logarithm of what a step keeps, below +∞.
     """
-    return Given(shape=shape, role="gate", low=low, high=high, optional=optional, keeps=keeps)
+    return Given(
+        shape=shape,
+        role="gate",
+        low=low,
+        high=high,
+        optional=optional,
+        keeps=keeps,
+        exponential_with=exponential_with,
+    )
+
+
+def input_gate(shape: str) -> Given:
+    """An array of logarithms of what a step writes with, in [−∞, ∞): −∞ writes nothing.
+
+    A recurrence has one at most. It is drawn together with the first gate that keeps a memory, which has its shape.
+    """
+    return Given(shape=shape, role="input gate")
 
 
 def log_decay(shape: str, *, optional: bool = False) -> Given:
@@ -92,14 +117,17 @@ def log_decay(shape: str, *, optional: bool = False) -> Given:
     return Given(shape=shape, role="log decay", high=0.0, optional=optional)
 
 
-def state(shape: str, final: str, *, empty: float = 0.0) -> Given:
+def state(shape: str, final: str, *, empty: float = 0.0, low: float = -math.inf, log_scale: str = "") -> Given:
     """A memory before the first step.
 
     Args:
         final: the name of the same memory after a step: the step takes it, and both the step and the call return it.
         empty: its elements where a call omits it.
+        low: the least element of one that is drawn and not empty.
+        log_scale: the name of the final state that is the logarithm of its unit: the memory is this one times exp of
+            that, and the two may be off together.
     """
-    return Given(shape=shape, role="state", final=final, empty=empty, optional=True)
+    return Given(shape=shape, role="state", final=final, empty=empty, low=low, log_scale=log_scale, optional=True)
 
 
 Step = Callable[..., Any]
@@ -113,6 +141,24 @@ def whole(function: Step) -> Step:
     """
     function.takes_sequences = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateTuple:
+    """The argument that holds all arrays that are passed within a tuple.
+
+    Attributes:
+        name: the name of the argument.
+        type: makes the tuple of its arrays, in the order of the arguments.
+        cotangent: the keyword by which a target's own backward takes the cotangents of the final states, as such a
+            tuple.
+        passed: by keyword, and then only if a state is given, or by position.
+    """
+
+    name: str
+    type: Callable[..., Any]
+    cotangent: str
+    passed: Literal["position", "keyword"] = "keyword"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -138,6 +184,9 @@ class Recurrence:
         packs: whether a call may have ``cu_seqlens``.
         wide_gates: whether gates and log decays may be float32 where the values have 16 bits.
         equation: of a step, as the law `value` shows it.
+        state_tuple: the argument that holds all initial states, if they are passed within a tuple; the final ones are
+            then returned in one, too.
+        state_switch: the option that says whether final states are returned; without it they always are.
     """
 
     name: str
@@ -151,6 +200,8 @@ class Recurrence:
     packs: bool = True
     wide_gates: bool = False
     equation: str = ""
+    state_tuple: StateTuple | None = None
+    state_switch: str = ""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what cannot be a recurrence."""
@@ -186,6 +237,19 @@ class Recurrence:
     def log_decays(self) -> tuple[str, ...]:
         """The arguments that right computations may add up over several steps before they take exp of them."""
         return tuple(name for name, given in self.arguments.items() if given.role == "log decay")
+
+    @cached_property
+    def stabilised(self) -> tuple[str, str] | None:
+        """Its input gate and its forget gate; None if it has no input gate."""
+        by_role = {given.role: name for name, given in self.arguments.items()}
+        if "input gate" not in by_role:
+            return None
+        return by_role["input gate"], next(n for n, given in self.arguments.items() if given.role == "gate")
+
+    @cached_property
+    def log_scales(self) -> dict[str, str]:
+        """By final state: the one that is the logarithm of its unit."""
+        return {given.final: given.log_scale for given in self.arguments.values() if given.log_scale}
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -231,6 +295,11 @@ class Recurrence:
         return tuple(partial(self.with_step, step) for step in (self.step, *self.spellings.values()))
 
     @property
+    def right_backward(self) -> Versions:
+        """Its backward pass in other spellings, which may have the same bits and yet round otherwise."""
+        return ()
+
+    @property
     def foreign(self) -> Versions:
         """Ways to compute it that are right, but that lose digits which gatespec's own packages keep."""
         return ()
@@ -257,6 +326,13 @@ class Recurrence:
         """The results of a call of one version, by name."""
         results = specification.function(self.name)(**arrays, **options)
         return dict(zip(self.results, results, strict=True))
+
+    def differentiated(
+        self, specification: Specification, arrays: Arrays, options: Mapping[str, Any], cotangents: Arrays
+    ) -> dict[str, Any]:
+        """The gradients by the backward pass of one version, by name."""
+        function = specification.function(self.backward_name)
+        return dict(function(**arrays, **{f"d{name}": x for name, x in cotangents.items()}, **options))
 
     def sizes(self, arrays: Arrays, packed: bool) -> dict[str, int]:
         """The sizes of a call by letter.
@@ -288,12 +364,41 @@ class Specified(Recurrence):
         foreign_rows: together with these, a way that is right for targets that need not keep gatespec's contract.
         of_gradient: `gradient_options`.
         apart: the options that only laws about them give.
+        defaults: what None means for an option: where another value needs no new program, calls say it, too.
     """
 
     rows: tuple[Row, ...] = ()
     foreign_rows: tuple[Row, ...] = ()
     of_gradient: Mapping[str, Row] = field(default_factory=dict)
     apart: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def called(self, specification: Specification, arrays: Arrays, options: Mapping[str, Any]) -> dict[str, Any]:
+        switched = {self.state_switch: True} if self.state_switch else {}
+        results = specification.function(self.name)(**self._in_tuple(arrays), **options, **switched)
+        flat = (x for part in results for x in (part if isinstance(part, tuple) else (part,)))
+        return dict(zip(self.results, flat, strict=True))
+
+    def differentiated(
+        self, specification: Specification, arrays: Arrays, options: Mapping[str, Any], cotangents: Arrays
+    ) -> dict[str, Any]:
+        function, of_states = specification.function(self.backward_name), {}
+        if self.state_tuple is not None and all(name in cotangents for name in self.states):
+            of_states[self.state_tuple.cotangent] = self.state_tuple.type(*(cotangents[name] for name in self.states))
+            cotangents = {name: x for name, x in cotangents.items() if name not in self.states}
+        named = {f"d{name}": x for name, x in cotangents.items()}
+        found = dict(function(**self._in_tuple(arrays), **named, **of_states, **options))
+        if self.state_tuple is not None:
+            found |= zip(self.states.values(), found.pop(self.state_tuple.name, ()), strict=False)
+        return found
+
+    def _in_tuple(self, arrays: Arrays) -> dict[str, Any]:
+        """The arguments of a call, the states in their tuple where they have one."""
+        names = tuple(self.states.values())
+        if self.state_tuple is None or not all(name in arrays for name in names):
+            return dict(arrays)
+        others = {name: x for name, x in arrays.items() if name not in names}
+        return {**others, self.state_tuple.name: self.state_tuple.type(*(arrays[name] for name in names))}
 
     @property
     def gradient_options(self) -> Mapping[str, Row]:
@@ -302,7 +407,8 @@ class Specified(Recurrence):
     def drawn(self, eager: bool) -> dict[str, Sequence[Any]]:
         # What changes the gradient alone would be compiled with every law.
         kept = self.apart if eager else (*self.apart, *self.of_gradient)
-        return {name: values for name, values in self.options.items() if name not in kept}
+        said = {name: (default,) for name, default in self.defaults.items()} if eager else {}
+        return {name: (*values, *said.get(name, ())) for name, values in self.options.items() if name not in kept}
 
     @property
     def written_out(self) -> bool:
@@ -310,7 +416,11 @@ class Specified(Recurrence):
 
     @cached_property
     def right(self) -> Versions:
-        return (changed, *(partial(changed, row) for row in self.rows))
+        return (changed, *(partial(changed, row) for row in self.rows if not row.of_gradient))
+
+    @cached_property
+    def right_backward(self) -> Versions:
+        return tuple(partial(changed, row) for row in self.rows if row.of_gradient)
 
     @cached_property
     def foreign(self) -> Versions:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 TANH = 4 / 3
-"""The error of tanh in roundoffs; a tolerance is at least eight times what this does.
+"""The error of tanh in roundoffs; a tolerance is at least six times what this does.
 
 On a CPU, XLA's is off by up to 4.8 roundoffs in float32 and 7.7 in float64, PyTorch's by 1.3 and NumPy's by 1.8 (four
 million numbers in each of four intervals). Other functions are off by less.

@@ -96,6 +96,9 @@ class Traced(NDArrayOperatorsMixin):
             return getattr(ufunc, method)(*map(raw, xs), **more)
         if more:
             raise NotImplementedError(f"no derivative of np.{ufunc.__name__} with {', '.join(more)}")
+        if where is not True:
+            # What is not computed has no slope, not even an infinite one.
+            xs = tuple(_where(where, x, 1.0) for x in xs)
         result = _one(ufunc, *xs) if ufunc in SLOPES else _two(ufunc, *xs)
         if out is None:
             return result

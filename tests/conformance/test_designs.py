@@ -146,7 +146,8 @@ def worst_of_gradients(kind: type[Precision], seed: int, times: float = 1.0) -> 
 
 def test_gradients_from_large_sums_are_as_inexact_as_the_sums() -> None:
     assert max(worst_of_gradients(AnyDesign, 27228).values()) <= 0.6
-    assert worst_of_gradients(Precision, 27228)["f"] > 3
+    worst = worst_of_gradients(Precision, 27228)
+    assert worst["k"] > 1 and worst["f"] > 3
 
 
 def test_gradients_that_are_a_thousandth_off_are_found_next_to_large_sums() -> None:

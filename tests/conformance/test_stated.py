@@ -70,6 +70,58 @@ def delta_backward(q, k, v, g, beta, *, initial_state=None, cu_seqlens=None, sca
     options = {"initial_state": initial_state, "cu_seqlens": cu_seqlens, "scale": scale}
     return reference.gated_delta_rule_backward(q, k, v, g, beta, **options, do=do, dstate=dstate)
 """
+AVERAGES = """
+import numpy as np
+
+from conformance.specification import Recurrence, gate, input_gate, state, value
+
+
+def step(c, n, m, v, i, f):
+    # A mean of v with weights exp(i), which f forgets; c and n are in units of exp(m).
+    carried = -np.logaddexp(0.0, -f) + m
+    m_new = np.maximum(carried, i)
+    unit = np.maximum(m_new, -1e30)
+    kept, written = np.exp(carried - unit), np.exp(i - unit)
+    c, n = kept * c + written * v, kept * n + written
+    return np.where(n > 0, c / np.where(n > 0, n, 1.0), 0.0), c, n, m_new
+
+
+averages = Recurrence(
+    name="averages",
+    step=step,
+    arguments={
+        "v": value("B S N"),
+        "i": input_gate("B S N"),
+        "f": gate("B S N"),
+        "c0": state("B N", final="c", log_scale="m"),
+        "n0": state("B N", final="n", log_scale="m", low=0.5),
+        "m0": state("B N", final="m", empty=-np.inf),
+    },
+    outputs={"h": "B S N"},
+)
+"""
+AVERAGES_TARGET = """
+import torch
+
+
+def averages(v, i, f, *, c0=None, n0=None, m0=None, cu_seqlens=None):
+    if cu_seqlens is not None:
+        raise NotImplementedError("dense only")
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    v, i, f = (x.to(wide) for x in (v, i, f))
+    B, S, N = v.shape
+    c, n = (torch.zeros(B, N, dtype=wide) if x is None else x for x in (c0, n0))
+    m = torch.full((B, N), -torch.inf, dtype=wide) if m0 is None else m0
+    h = [v[:, :0]]
+    for t in range(S):
+        carried = torch.nn.functional.logsigmoid(f[:, t]) + m
+        m_new = torch.maximum(carried, i[:, t])
+        unit = m_new.clamp(min=torch.finfo(wide).min)
+        kept, written = (carried - unit).exp(), (i[:, t] - unit).exp()
+        c, n, m = kept * c + written * v[:, t], kept * n + written, m_new
+        h.append(torch.where(n != 0, c / torch.where(n != 0, n, 1), 0)[:, None])
+    return torch.cat(h, 1).to(dtype), c, n, m
+"""
 
 
 def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -119,6 +171,19 @@ def test_a_stated_recurrence_is_judged_as_gatespecs_own_are(file: Path, tmp_path
     assert judged.returncode == 1
     assert "where a call has an initial state" in " ".join(judged.stdout.split())
     assert f"--spec {file}" in judged.stdout
+
+
+def test_a_memory_in_units_of_its_stabiliser_follows_from_its_roles(tmp_path: Path) -> None:
+    specification, target = tmp_path / "averages.py", tmp_path / "target.py"
+    specification.write_text(AVERAGES)
+    target.write_text(AVERAGES_TARGET)
+    arguments = (target, "--spec", specification, "--dtype", "float32", "--examples", "6", "--max-steps", "70")
+    judged = run(tmp_path, *arguments)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    target.write_text(AVERAGES_TARGET.replace("(dtype), c, n, m", "(dtype), 2 * c, 2 * n, m"))
+    judged = run(tmp_path, *arguments, "--law", "value")
+    assert judged.returncode == 1
+    assert "c is 2 × what it should be" in judged.stdout
 
 
 def test_a_fault_that_is_stated_is_what_the_report_says(file: Path, tmp_path: Path) -> None:

@@ -158,9 +158,8 @@ def test_the_page_has_the_table_of_sizes() -> None:
     lists = {
         "N": _usual.HEADS,
         "heads that a shared one serves": tuple(dict.fromkeys(_recurrence.SERVED)),
-        "H of the sLSTM": _usual.H,
-        "H of the GRU, K and V of linear attention, features of a recurrence of your own": _recurrence.FEATURES,
-        "S of the GRU, the sLSTM, linear attention and a recurrence of your own": _usual.STEPS,
+        "H of the GRU and the sLSTM, K, V of linear attention, features of a stated recurrence": _recurrence.FEATURES,
+        "S of the GRU, the sLSTM, linear attention and a stated recurrence": _usual.STEPS,
         "B": _usual.BATCHES,
         "packed sequences, some empty, some of one step": _usual.PACKED,
         "S of the scans": _usual.SCAN_SIZES.values["S"],

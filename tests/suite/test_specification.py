@@ -71,6 +71,29 @@ def test_the_tape_gives_the_gradient_that_the_backward_pass_is_written_for(name:
                 assert np.abs(got[each] - x).max(initial=0.0) <= ROUNDING * largest, each
 
 
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_tape_loses_no_gradient_at_infinite_gates_and_empty_memories(name: str) -> None:
+    """A NaN there would be no way to compute it, and the tolerance would silently do without that way."""
+    operation = OPERATIONS[name]
+    specification = changed(*(row for row in taped.CONSTANT if row.op == operation.about))
+    limits = Limits("small", True, "float64", 130)
+    for strategy in (operation.cases["dense"], *([operation.extremes] if operation.extremes else [])):
+        for case in sampled(strategy(limits), 0, CASES):
+            call = operation.call_of(case, "float64")
+            arrays, cotangents = _values(call.arrays), _values(call.cotangents)
+            rounding = Rounding(2, 1e-9)
+            copies = {each: rounding.copies_of(x) if x.dtype.kind == "f" else x for each, x in arrays.items()}
+            for numpy, given in ((np, arrays), (rounding.numpy, copies)):
+                leaves = {each: x if x.dtype.kind == "i" else traced.made(x.copy()) for each, x in given.items()}
+                with np.errstate(all="ignore"):
+                    with traced.tracing(specification.modules, numpy):
+                        outputs = operation.call(specification.function(name), leaves, call.options)
+                    reached = {each: rounding.copies_of(d) if numpy is not np else d for each, d in cotangents.items()}
+                    found = traced.gradients(outputs, reached, leaves)
+                for each, x in found.items():
+                    assert np.isfinite(x.data if isinstance(x, Copies) else x).all(), (each, case.describe())
+
+
 def test_what_the_tape_cannot_follow_raises() -> None:
     x = traced.made(np.ones((2, 3)))
     for lost in (lambda: np.arcsin(x), lambda: np.sort(x), lambda: np.multiply.reduce(x), lambda: x.T + 1):

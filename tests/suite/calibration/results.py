@@ -25,14 +25,14 @@ COMMITTED = Path(__file__).with_name("results.json")
 
 _ROUNDED = ("oracle/_deviations.py", "specification/rounded.py", "specification/traced.py")
 _MLSTM = (*_ROUNDED, "oracle/_mlstm.py", "oracle/_large.py", "rows/taped.py")
-_SLSTM = (*_ROUNDED, "oracle/_slstm.py")
+_STATED = (*_ROUNDED, "oracle/_recurrence.py")
 _FORMULA = {
     "mlstm": _MLSTM,
     "mlstm_step": _MLSTM,
     "mlstm_fwbw_custom_grad": (*_MLSTM, "oracle/_fwbw.py"),
-    "gru": (*_ROUNDED, "oracle/_recurrence.py"),
-    "slstm": _SLSTM,
-    "slstm_step": _SLSTM,
+    "gru": _STATED,
+    "slstm": _STATED,
+    "slstm_step": _STATED,
 }
 _SAME_ROWS = {"mlstm_step": "mlstm", "mlstm_fwbw_custom_grad": "mlstm", "slstm_step": "slstm"}
 """Operations whose tolerances come from the rows of another one."""

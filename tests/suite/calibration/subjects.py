@@ -296,7 +296,7 @@ def _calls_side_by_side(record: Operation, family: Family, precision_of: Precisi
         arrays.setdefault("recurrent_bias", np.zeros(arrays["weight"].shape[:-1]))
     options = {"gradient_clipping": getattr(case, CLIPPING)}
     if record.takes("forget_gate"):
-        options["forget_gate"] = case.forget_gate or "sigmoid"
+        options["forget_gate"] = case.with_forget_gate or "sigmoid"
 
     def by_case(name: str, x: np.ndarray) -> np.ndarray:
         return _rows(np.moveaxis(x, axis(name), 0), count)
